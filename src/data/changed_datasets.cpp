@@ -41,6 +41,9 @@ class WholeSamples final : public Dataset {
   }
   Size image_size(std::int64_t index) const override { return all_->image_size(in_all(index)); }
   std::string describe(std::int64_t index) const override { return all_->describe(in_all(index)); }
+  std::vector<std::string> files(std::int64_t index) const override {
+    return all_->files(in_all(index));
+  }
   std::vector<std::string> skipped() const override { return skipped_; }
 
  private:
@@ -75,6 +78,9 @@ class Relabelled final : public Dataset {
   }
   Size image_size(std::int64_t index) const override { return dataset_->image_size(index); }
   std::string describe(std::int64_t index) const override { return dataset_->describe(index); }
+  std::vector<std::string> files(std::int64_t index) const override {
+    return dataset_->files(index);
+  }
   std::vector<std::string> skipped() const override { return dataset_->skipped(); }
 
  private:

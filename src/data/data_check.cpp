@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <string_view>
-#include <unordered_map>
 
 #include "data/for_each_sample.h"
 #include "data/formats/file_dataset.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 
@@ -21,6 +23,10 @@ namespace {
 constexpr std::int64_t kSamplesPerClass = 4;
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 25;
 constexpr std::size_t kNamed = 3;
+// Of two, one may have what the other has not.
+constexpr std::int64_t kFewMasks = 3;
+// Of 16 bits, that a picture with some exposure uses at least.
+constexpr int kLeastOf16Bits = 1 << 14;
 // Crops somewhat larger than the smaller images are common practice.
 constexpr double kLeastFilled = 0.5;
 
@@ -32,6 +38,8 @@ struct SampleSums {
   std::int64_t labels = 0, ignored = 0;
   std::array<std::uint64_t, 3> sum{}, squares{};  // of 0..255
   std::uint64_t hash = 0;
+  std::optional<int> largest_of_16_bits;
+  std::vector<Color> palette;  // of the mask
 };
 
 std::uint64_t hash_of(const Image& image) {
@@ -61,6 +69,16 @@ SampleSums sum_of(const Sample& sample, int classes) {
   return sums;
 }
 
+// What the files say beside the pixels that are learnt from.
+void look_at_files(const std::vector<std::string>& files, SampleSums& sums) {
+  if (!files.empty()) sums.largest_of_16_bits = read_largest_value(files.front());
+  if (files.size() > 1) sums.palette = read_palette(files[1]);
+}
+
+void find(Found& found, std::int64_t index) {
+  if (found.images++ == 0 || index < found.first) found.first = index;
+}
+
 // The sums of all samples: integers, so that the order of adding does not matter.
 class Sums {
  public:
@@ -74,7 +92,9 @@ class Sums {
   }
 
   void add(std::int64_t index, const Sample& sample) {
-    const SampleSums sums = sum_of(sample, classes_);
+    SampleSums sums = sum_of(sample, classes_);
+    const auto files = dataset_.files(index);
+    if (!is_record(files, index)) look_at_files(files, sums);
     const std::lock_guard lock(mutex_);
     ++report.examined;
     ++report.sizes[{sample.image.height, sample.image.width}];
@@ -82,11 +102,13 @@ class Sums {
     report.labels += sums.labels;
     report.ignored += sums.ignored;
     if (sums.labels == 0) without_labels_.push_back(index);
+    add_mask(index, sums);
     for (std::size_t c = 0; c < sums.class_labels.size(); ++c) {
       report.class_labels[c] += sums.class_labels[c];
       if (sums.class_labels[c] == 0) continue;
       ++report.class_images[c];
       report.beside_class[c] += sums.labels;
+      if (c < sums.palette.size()) find(report.colors[static_cast<int>(c)][sums.palette[c]], index);
     }
     pixels_ += sample.image.pixels.size() / 3;
     for (std::size_t c = 0; c < 3; ++c) {
@@ -106,6 +128,12 @@ class Sums {
     for (const std::int64_t index : without_labels_)
       report.without_labels.push_back(dataset_.describe(index));
     for (const auto& [index, message] : broken_) report.broken.push_back(message);
+    for (Found* found : {&report.only_first_class, &report.only_classes,
+                         &report.classes_and_ignored, &report.deep})
+      name(*found);
+    for (auto& [label, colors] : report.colors) {
+      for (auto& [color, found] : colors) name(found);
+    }
     const auto count = static_cast<double>(std::max<std::uint64_t>(pixels_, 1));
     for (std::size_t c = 0; c < 3; ++c) {
       const double mean = static_cast<double>(sum_[c]) / count;
@@ -118,6 +146,25 @@ class Sums {
   SplitReport report;
 
  private:
+  void add_mask(std::int64_t index, const SampleSums& sums) {
+    const bool first = !sums.class_labels.empty() && sums.class_labels[0] > 0;
+    const bool others = !sums.class_labels.empty() && sums.class_labels[0] < sums.labels;
+    const bool ignored = sums.ignored > 0;
+    if (first && ignored && !others) find(report.only_first_class, index);
+    if (others && !ignored) find(report.only_classes, index);
+    if (others && ignored) find(report.classes_and_ignored, index);
+    if (!sums.largest_of_16_bits) return;
+    find(report.deep, index);
+    report.largest_value = std::max(report.largest_value, *sums.largest_of_16_bits);
+  }
+  // Of a file of many samples, no image's.
+  bool is_record(const std::vector<std::string>& files, std::int64_t index) const {
+    return files.empty() || files.front() != dataset_.describe(index);
+  }
+  void name(Found& found) const {
+    if (found.images > 0) found.example = dataset_.describe(found.first);
+  }
+
   const Dataset& dataset_;
   int classes_;
   std::mutex mutex_;  // guards all that add changes
@@ -158,6 +205,58 @@ bool looks_binary(const SplitReport& split, const DataOptions& options) {
   return segments(options) && options.mask_values == MaskValues::kClasses &&
          options.ignore_index == 255 && split.class_labels.size() > 1 &&
          split.class_labels[0] > 0 && split.ignored > 0 && split.class_labels[0] == split.labels;
+}
+
+std::string count_of_masks(const Found& found) {
+  return concat(found.images, found.images == 1 ? " mask" : " masks", " (of ", found.example, ")");
+}
+
+// Some masks are black and white, others hold classes.
+void warn_of_two_conventions(const SplitReport& split, const DataOptions& options,
+                             const std::string& where, std::vector<std::string>& warnings) {
+  const bool possible = segments(options) && options.mask_values == MaskValues::kClasses &&
+                        options.ignore_index == 255;
+  const std::int64_t black_and_white = split.only_first_class.images;
+  const std::int64_t classes = split.only_classes.images;
+  if (!possible || black_and_white == 0 || classes == 0 || black_and_white + classes < kFewMasks ||
+      split.classes_and_ignored.images > 0) {
+    return;
+  }
+  warnings.push_back(
+      concat(where, "masks of two kinds: ", count_of_masks(split.only_first_class),
+             " hold 0 and 255, ", count_of_masks(split.only_classes),
+             " classes and no 255. If 255 is a class in the former, bring all masks ",
+             "to one convention; where it is data.ignore_index, it does not count"));
+}
+
+// An index is a class whatever its colour: files of other palettes may mean others by it.
+void warn_of_palettes(const SplitReport& split, const std::string& where,
+                      std::vector<std::string>& warnings) {
+  for (const auto& [label, colors] : split.colors) {
+    if (colors.size() < 2) continue;
+    const auto& [first, of_first] = *colors.begin();
+    const auto& [other, of_other] = *std::next(colors.begin());
+    warnings.push_back(concat(
+        where, "palettes of masks differ: class ", label, " is ", to_string(first), " in ",
+        count_of_masks(of_first), " and ", to_string(other), " in ", count_of_masks(of_other),
+        "; the index counts, not the colour. If the colours are the classes, ",
+        "save the masks as RGB and write data.palette"));
+    return;
+  }
+}
+
+void warn_of_unused_range(const SplitReport& split, const std::string& where,
+                          std::vector<std::string>& warnings) {
+  if (split.deep.images == 0 || split.largest_value >= kLeastOf16Bits) return;
+  const int levels = split.largest_value / 257 + 1;
+  int factor = 1;  // a power of two: cameras give so many bits
+  while (2 * factor * split.largest_value <= 65535 && factor < 256) factor *= 2;
+  warnings.push_back(
+      concat(where, split.deep.images, " images of 16 bits (", split.deep.example,
+             ") have no value above ", split.largest_value, " of 65535, ",
+             std::lround(100.0 * split.largest_value / 65535), " % of the range: they become ",
+             levels, levels == 1 ? " level" : " levels", " of 256. Multiply their values by ",
+             factor, " first, or save them with 8 bits"));
 }
 
 // The most of a training crop that is image, of images of the sizes seen: 1 where one fills it.
@@ -225,11 +324,14 @@ std::vector<std::string> data_warnings(const SplitReport& split, const DataOptio
                               "data.mask_values = \"binary\" reads 255 as class 1"));
     return warnings;
   }
+  warn_of_two_conventions(split, options, where, warnings);
+  if (segments(options)) warn_of_palettes(split, where, warnings);
+  warn_of_unused_range(split, where, warnings);
   const std::vector<std::string> missing = missing_classes(split, options);
   const auto classes = static_cast<std::int64_t>(split.class_labels.size());
   const bool can_tell =
       split.examined == split.images || split.examined >= kSamplesPerClass * classes;
-  if (!missing.empty() && can_tell) {
+  if (!missing.empty() && can_tell && !split.sizes.empty()) {
     warnings.push_back(concat(where, missing.size() == 1 ? "class " : "classes ", listed(missing),
                               missing.size() == 1 ? " does" : " do", " not occur in any of ",
                               part_of(split), "; check data.num_classes and the ",
@@ -257,22 +359,96 @@ std::vector<std::pair<std::int64_t, std::int64_t>> find_duplicates(const Dataset
                                                                    const SplitReport& train_report,
                                                                    const Dataset& val,
                                                                    const SplitReport& val_report) {
-  std::unordered_multimap<std::uint64_t, std::int64_t> known;
+  using Hashed = std::pair<std::uint64_t, std::int64_t>;  // the image's hash, its sample
+  std::vector<Hashed> known;
   for (std::int64_t i = 0; i < train.size(); ++i) {
-    if (train_report.hashes[at(i)] != 0) known.emplace(train_report.hashes[at(i)], i);
+    if (train_report.hashes[at(i)] != 0) known.emplace_back(train_report.hashes[at(i)], i);
   }
+  std::sort(known.begin(), known.end());
+  // One of each hash: images that repeat are told of once.
+  known.erase(std::unique(known.begin(), known.end(),
+                          [&](const Hashed& a, const Hashed& b) { return a.first == b.first; }),
+              known.end());
   std::vector<std::pair<std::int64_t, std::int64_t>> duplicates;
+  LongWork work("comparing validation images with training images", "images", val.size());
   for (std::int64_t i = 0; i < val.size(); ++i) {
-    if (val_report.hashes[at(i)] == 0) continue;
-    const auto [first, last] = known.equal_range(val_report.hashes[at(i)]);
-    for (auto match = first; match != last; ++match) {
-      const Image a = train.load(match->second).image;
-      const Image b = val.load(i).image;
-      if (a.width == b.width && a.pixels == b.pixels) duplicates.emplace_back(match->second, i);
-    }
+    work.advance();
+    const std::uint64_t hash = val_report.hashes[at(i)];
+    const auto match = std::lower_bound(known.begin(), known.end(), Hashed{hash, 0});
+    if (hash == 0 || match == known.end() || match->first != hash) continue;
+    const Image a = train.load(match->second).image;
+    const Image b = val.load(i).image;
+    if (a.width == b.width && a.pixels == b.pixels) duplicates.emplace_back(match->second, i);
   }
   std::sort(duplicates.begin(), duplicates.end());
   return duplicates;
+}
+
+namespace {
+
+/// Samples by what they are called: a hash and an index each, in their order. Of a million samples
+/// it takes little memory.
+using Names = std::vector<std::pair<std::size_t, std::int64_t>>;
+
+std::size_t name_hash(const Dataset& dataset, std::int64_t index) {
+  return std::hash<std::string>{}(dataset.describe(index));
+}
+
+Names sample_names(const Dataset& dataset) {
+  Names names;
+  names.reserve(at(dataset.size()));
+  for (std::int64_t i = 0; i < dataset.size(); ++i) names.emplace_back(name_hash(dataset, i), i);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Found repeated(const Names& names) {
+  Found found;
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    if (names[i].first == names[i - 1].first) find(found, names[i].second);
+  }
+  return found;
+}
+
+Found shared(const Names& train, const Dataset& val) {
+  Found found;
+  for (std::int64_t i = 0; i < val.size(); ++i) {
+    const std::size_t hash = name_hash(val, i);
+    const auto known =
+        std::lower_bound(train.begin(), train.end(), std::pair{hash, std::int64_t{}});
+    if (known != train.end() && known->first == hash) find(found, i);
+  }
+  return found;
+}
+
+bool are_in_files(const Dataset& dataset) {
+  return dataset.size() > 0 && !dataset.files(0).empty();
+}
+
+void warn_of_repeated(const Dataset& dataset, const Found& found, const std::string& split,
+                      std::vector<std::string>& warnings) {
+  if (found.images == 0) return;
+  warnings.push_back(concat("data (", split, "): ", found.images,
+                            found.images == 1 ? " sample is" : " samples are",
+                            " listed before, such as ", dataset.describe(found.first),
+                            ", and count twice; leave the repetitions out unless that is meant"));
+}
+
+}  // namespace
+
+std::vector<std::string> repetition_warnings(const Dataset& train, const Dataset& val,
+                                             const DataOptions& options) {
+  std::vector<std::string> warnings;
+  if (!are_in_files(train) || !are_in_files(val)) return warnings;
+  const Names names = sample_names(train);
+  warn_of_repeated(train, repeated(names), options.train, warnings);
+  warn_of_repeated(val, repeated(sample_names(val)), options.val, warnings);
+  if (const Found found = shared(names, val); found.images > 0) {
+    warnings.push_back(concat("data: ", found.images, " validation images are training images, ",
+                              "too, such as ", val.describe(found.first),
+                              "; the validation flatters"));
+  }
+  return warnings;
 }
 
 std::vector<double> median_frequency_weights(const SplitReport& split) {

@@ -13,6 +13,13 @@
 
 namespace lockstep {
 
+/// Samples of which something holds: how many, and one of them.
+struct Found {
+  std::int64_t images = 0;
+  std::int64_t first = 0;  // the index of the first
+  std::string example = {};
+};
+
 /// What a look at samples of one split says.
 struct SplitReport {
   std::string name;           // of the split
@@ -27,6 +34,11 @@ struct SplitReport {
   std::vector<std::string> broken;                    // samples that cannot be read: the messages
   std::array<double, 3> mean{}, std{};                // of RGB in 0..1, over all pixels
   std::vector<std::uint64_t> hashes;                  // [sample] of the pixels; 0: not examined
+  // Images whose masks hold class 0 and what does not count, other classes and not that, and both.
+  Found only_first_class, only_classes, classes_and_ignored;
+  Found deep;                                    // PNGs of 16 bits
+  int largest_value = 0;                         // of them
+  std::map<int, std::map<Color, Found>> colors;  // [class][its colour in an indexed mask]
 };
 
 /// Looks at these samples of a data set of `options`. Equal for any number of `workers`. Tells of
@@ -46,7 +58,13 @@ std::vector<std::string> data_warnings(const SplitReport& split, const DataOptio
 /// Adds what data.skip_broken left out: how many, and which.
 void warn_of_skipped(const Dataset& dataset, std::vector<std::string>& warnings);
 
-/// Images of equal pixels, as (training sample, validation sample). Compares those of equal hash.
+/// Samples that are in a split twice, and in both: told by what they are called, without reading
+/// them.
+std::vector<std::string> repetition_warnings(const Dataset& train, const Dataset& val,
+                                             const DataOptions& options);
+
+/// Validation images whose pixels are a training image's, too, as (training sample, validation
+/// sample), each once. Compares those of equal hash.
 std::vector<std::pair<std::int64_t, std::int64_t>> find_duplicates(const Dataset& train,
                                                                    const SplitReport& train_report,
                                                                    const Dataset& val,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/augment.h"
+#include "data/batch_plan.h"
 #include "data/sample_store.h"
 #include "data/sampler.h"
 #include "lockstep/core/check.h"
@@ -17,71 +18,11 @@
 namespace lockstep {
 namespace {
 
-// The size of every batch: the crop, else the images' own, which then must be one.
-Size batch_size(const DataOptions& data, const SampleStore& store) {
-  const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
-  if (augment.crop) return *augment.crop;
-  if (augment.crop_area) {
-    throw ConfigError("data.augment.crop_area needs data.augment.crop, the size of the result");
-  }
-  if (augment.scale_lo != 1 || augment.scale_hi != 1) {
-    throw ConfigError(
-        "data.augment.scale makes images of different sizes; set data.augment.crop as well");
-  }
-  const Size size = store.image_size(0);
-  if (data.resize) return size;
-  for (std::int64_t i = 1; i < store.size(); ++i) {
-    const Size other = store.image_size(i);
-    if (other == size) continue;
-    throw ConfigError(concat("images of different sizes cannot form a batch: ", store.describe(0),
-                             " is ", to_string(size), ", ", store.describe(i), " is ",
-                             to_string(other), "; set data.resize or data.augment.crop"));
-  }
-  return size;
-}
-
-void check_loading(const DataOptions& data) {
-  const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
-  if (augment.crop && (augment.crop->height < 1 || augment.crop->width < 1)) {
-    throw ConfigError("data.augment.crop: expected [height, width] of at least 1");
-  }
-  if (!(augment.scale_lo > 0 && augment.scale_lo <= augment.scale_hi)) {
-    throw ConfigError(concat("data.augment.scale = [", augment.scale_lo, ", ", augment.scale_hi,
-                             "]: expected 0 < lo <= hi"));
-  }
-  if (augment.crop_area) {
-    const auto [lo, hi] = *augment.crop_area;
-    const auto [narrow, wide] = augment.crop_aspect;
-    if (!(lo > 0 && lo <= hi && hi <= 1 && narrow > 0 && narrow <= wide)) {
-      throw ConfigError(
-          "data.augment.crop_area: expected [lo, hi] with 0 < lo <= hi <= 1, and of crop_aspect "
-          "0 < lo <= hi");
-    }
-    if (augment.scale_lo != 1 || augment.scale_hi != 1) {
-      throw ConfigError("data.augment.crop_area and data.augment.scale exclude each other");
-    }
-  }
-  if (!(augment.hflip >= 0 && augment.hflip <= 1)) {
-    throw ConfigError(concat("data.augment.hflip = ", augment.hflip, ": expected a probability"));
-  }
-}
-
 void check_places(const std::vector<std::int64_t>& places, std::int64_t count) {
   const bool inside = places.empty() || (places.front() >= 0 && places.back() < count);
   LOCKSTEP_CHECK(inside && std::is_sorted(places.begin(), places.end()),
                  "LoaderOptions::own_places must give rising places of a batch of ", count,
                  ", from 0 to ", count - 1);
-}
-
-std::int64_t count_batches(const LoaderOptions& options, std::int64_t samples) {
-  const std::int64_t rest = options.drop_last ? 0 : options.batch - 1;
-  const std::int64_t count = (samples + rest) / options.batch;
-  if (count == 0) {
-    throw ConfigError(concat("the training split has ", samples, " images, fewer than a batch of ",
-                             options.batch, ", and batch.drop_last leaves none: use a smaller ",
-                             "batch or batch.drop_last = false"));
-  }
-  return count;
 }
 
 // A place of the ring: one batch that is being filled, waits for its turn, or is the caller's.
@@ -169,12 +110,12 @@ TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& lo
       held_(loader_options.first_batch),
       position_(loader_options.first_batch),
       next_batch_(loader_options.first_batch) {
-  check_loading(data_);
   LOCKSTEP_CHECK(options_.batch > 0 && options_.first_batch >= 0 && options_.prefetch >= 0,
                  "a batch of ", options_.batch, " from ", options_.first_batch, ", ",
                  options_.prefetch, " ahead: expected at least 1, 0 and 0");
-  batches_per_epoch = count_batches(options_, store_.size());
-  size = batch_size(data_, store_);
+  const BatchPlan plan = plan_batches(data_, store_.dataset(), options_.batch, options_.drop_last);
+  batches_per_epoch = plan.batches_per_epoch;
+  size = plan.size;
   // Before any thread starts: a vector that grows would move what a thread uses.
   for (int i = 0; i < std::max(data_.workers, 1); ++i) {
     decoders_.push_back({{}, Augmenter(data_, options_.seed, size), {}});

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "io/image_io.h"
 #include "lockstep/io/image.h"
@@ -25,6 +26,16 @@ void decode_jpeg(ImageBytes file, const std::string& name, Image& image);
 /// Works on the first 24 bytes of a file too.
 Size png_size(ImageBytes file, const std::string& name);
 void decode_png(ImageBytes file, const std::string& name, Image& image);
+/// What the header says: bits per channel, and whether values are indices of a palette.
+struct PngValues {
+  int bits = 0;
+  bool indexed = false;
+};
+/// Works on the first 26 bytes of a file too.
+PngValues png_values(ImageBytes file);
+std::vector<Color> png_palette(ImageBytes file, const std::string& name);
+/// REQUIRES: 16 bits.
+int largest_png_value(ImageBytes file, const std::string& name);
 MaskKind decode_png_mask(ImageBytes file, const std::string& name, LabelMap& labels,
                          Image& colored);
 

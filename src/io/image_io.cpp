@@ -17,6 +17,8 @@ namespace {
 
 // Enough for the header of nearly every file, large EXIF blocks excepted.
 constexpr std::size_t kHeaderBytes = 65536;
+// Up to the kind of a PNG's values.
+constexpr std::size_t kPngHeaderBytes = 26;
 
 std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path, std::size_t limit) {
   errno = 0;
@@ -119,6 +121,16 @@ MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& c
   }
   throw DataError(
       concat(path.string(), ": expected labels as PNG, but the file ", beginning(file)));
+}
+
+std::vector<Color> read_palette(const std::filesystem::path& path) {
+  if (!png_values(read_bytes(path, kPngHeaderBytes)).indexed) return {};
+  return png_palette(read_bytes(path, SIZE_MAX), path.string());
+}
+
+std::optional<int> read_largest_value(const std::filesystem::path& path) {
+  if (png_values(read_bytes(path, kPngHeaderBytes)).bits != 16) return std::nullopt;
+  return largest_png_value(read_bytes(path, SIZE_MAX), path.string());
 }
 
 Size read_image_size(const std::filesystem::path& path) {

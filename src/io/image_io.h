@@ -5,7 +5,9 @@
 // expected and what came.
 
 #include <filesystem>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "lockstep/io/image.h"
 
@@ -22,6 +24,12 @@ enum class MaskKind : std::uint8_t { kValues, kColors };
 /// pixel in `labels`; gray is not scaled and a palette not looked up. RGB PNG, with or without
 /// alpha: its colours in `colored`, and `labels` is left as it is.
 MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored);
+
+/// The colours in which an indexed PNG shows its values; none: it is no such file.
+std::vector<Color> read_palette(const std::filesystem::path& path);
+
+/// The largest value in a PNG of 16 bits; nothing where the file is another.
+std::optional<int> read_largest_value(const std::filesystem::path& path);
 
 /// Size of a JPEG or PNG, from its header.
 Size read_image_size(const std::filesystem::path& path);

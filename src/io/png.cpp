@@ -56,6 +56,23 @@ class PngDecoder {
     png_set_strip_alpha(png_);
     return true;
   }
+  /// Asks for the file's own values without alpha, the high byte first.
+  bool keep_16_bits() {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    png_set_strip_alpha(png_);
+    return true;
+  }
+  /// Of an indexed file, after its header; else empty.
+  std::vector<Color> palette() const {
+    png_colorp colors = nullptr;
+    int count = 0;
+    std::vector<Color> palette;
+    if (png_get_PLTE(png_, info_, &colors, &count) == 0) return palette;
+    for (int i = 0; i < count; ++i) {
+      palette.push_back({colors[i].red, colors[i].green, colors[i].blue});
+    }
+    return palette;
+  }
   /// Asks for one byte per pixel that holds the file's own value.
   bool keep_raw_values() {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
@@ -150,6 +167,32 @@ void decode_png(ImageBytes file, const std::string& name, Image& image) {
   check_size(decoder, file, name);
   const std::size_t row_bytes = set_size(image, decoder.size(), 3);
   if (!decoder.read_pixels(image.pixels.data(), row_bytes)) throw_damaged(decoder, file, name);
+}
+
+PngValues png_values(ImageBytes file) {
+  if (!is_png(file) || file.size() < 26) return {};
+  return {.bits = file[24], .indexed = file[25] == PNG_COLOR_TYPE_PALETTE};
+}
+
+std::vector<Color> png_palette(ImageBytes file, const std::string& name) {
+  PngDecoder decoder(file);
+  if (!decoder.read_header()) throw_damaged(decoder, file, name);
+  return decoder.palette();
+}
+
+int largest_png_value(ImageBytes file, const std::string& name) {
+  PngDecoder decoder(file);
+  if (!decoder.read_header() || !decoder.keep_16_bits()) throw_damaged(decoder, file, name);
+  check_size(decoder, file, name);
+  const Size size = decoder.size();
+  const bool color = (decoder.color_type() & PNG_COLOR_MASK_COLOR) != 0;
+  const std::size_t row = static_cast<std::size_t>(size.width) * (color ? 6 : 2);
+  std::vector<std::uint8_t> values(row * static_cast<std::size_t>(size.height));
+  if (!decoder.read_pixels(values.data(), row)) throw_damaged(decoder, file, name);
+  int most = 0;
+  for (std::size_t i = 0; i + 1 < values.size(); i += 2)
+    most = std::max(most, values[i] << 8 | values[i + 1]);
+  return most;
 }
 
 MaskKind decode_png_mask(ImageBytes file, const std::string& name, LabelMap& labels,

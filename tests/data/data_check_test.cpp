@@ -121,6 +121,86 @@ TEST_CASE("masks of only 0 and 255 are warned of, with the remedy") {
   CHECK(data_warnings(examine(both, options), options).empty());
 }
 
+TEST_CASE("masks of two conventions are warned of") {
+  const DataOptions options = options_with_classes(2);
+  const Listed mixed({{0, {0, 255, 0}}, {1, {0, 255, 0}}, {2, {0, 1, 0}}, {3, {0, 1, 0}}});
+  const auto warnings = data_warnings(examine(mixed, options), options);
+  CHECK(warns(warnings, "2 masks (of picture 0) hold 0 and 255, 2 masks (of picture 2)"));
+  // A border of 255 around an object is one convention.
+  const Listed borders({{0, {0, 255, 0}}, {1, {0, 255, 1}}, {2, {0, 1, 0}}, {3, {0, 1, 0}}});
+  CHECK(data_warnings(examine(borders, options), options).empty());
+}
+
+TEST_CASE("palettes that differ from file to file are warned of") {
+  const TempFolder folder;
+  const auto write = [&](const std::string& name, std::vector<Color> colors) {
+    write_png(folder.file("images/train/" + name), random_image({1, 3}, 1));
+    write_png(folder.file("masks/train/" + name), LabelMap{1, 3, {0, 1, 1}}, colors);
+  };
+  write("a.png", {Color{0, 0, 0}, Color{255, 0, 0}, Color{1, 1, 1}});
+  write("b.png", {Color{0, 0, 0}, Color{255, 0, 0}, Color{2, 2, 2}});  // of no pixel
+  DataOptions options = options_with_classes(2);
+  options.root = folder.path();
+  const auto warnings = [&] {
+    return data_warnings(examine(*make_dataset(options, Split::kTrain, 0), options), options);
+  };
+  CHECK(warnings().empty());
+  write("c.png", {Color{0, 0, 0}, Color{0, 255, 0}});
+  REQUIRE(warnings().size() == 1);
+  for (const char* part : {"class 1 is #00ff00 in 1 mask", "c.png", "#ff0000 in 2 masks", "a.png"})
+    CHECK(contains(warnings()[0], part));
+}
+
+TEST_CASE("images of 16 bits that use few of them are warned of") {
+  const TempFolder folder;
+  const auto write = [&](std::uint8_t high) {
+    write_png_file(folder.file("images/train/a.png"), {.color_type = 0, .bit_depth = 16}, {1, 2},
+                   {{0, 1, high, 255}});
+    write_png(folder.file("masks/train/a.png"), LabelMap{1, 2, {0, 1}});
+  };
+  DataOptions options = options_with_classes(2);
+  options.root = folder.path();
+  const auto warnings = [&] {
+    return data_warnings(examine(*make_dataset(options, Split::kTrain, 0), options), options);
+  };
+  write(15);  // 12 bits
+  REQUIRE(warnings().size() == 1);
+  for (const char* part : {"above 4095 of 65535", "16 levels of 256", "by 16"})
+    CHECK(contains(warnings()[0], part));
+  write(0);
+  CHECK(contains(warnings()[0], "1 level of 256"));
+  write(200);
+  CHECK(warnings().empty());
+}
+
+TEST_CASE("samples that are listed twice, or in both splits, are told without reading them") {
+  const TempFolder folder;
+  for (const char* name : {"a.png", "b.png"}) write_file(folder.file(name), std::string("torn"));
+  write_file(folder.file("train.txt"), std::string("a.png a.png\na.png b.png\n"));
+  write_file(folder.file("val.txt"), std::string("b.png b.png\n"));
+  DataOptions options = options_with_classes(2);
+  options.layout = "list";
+  options.root = folder.path();
+  const auto warnings = [&] {
+    return repetition_warnings(*make_dataset(options, Split::kTrain, 0),
+                               *make_dataset(options, Split::kVal, 0), options);
+  };
+  REQUIRE(warnings().size() == 1);
+  CHECK(contains(warnings()[0], "data (train): 1 sample is listed before, such as"));
+  write_file(folder.file("val.txt"), std::string("b.png b.png\na.png a.png\n"));
+  REQUIRE(warnings().size() == 2);
+  CHECK(contains(warnings()[1], "1 validation images are training images, too, such as"));
+}
+
+TEST_CASE("a validation image is a training image once, however often both repeat") {
+  const Listed train(std::vector<Listed::Entry>(50, {7, {0, 0}}));
+  const Listed val(std::vector<Listed::Entry>(40, {7, {0, 0}}));
+  const DataOptions options = options_with_classes(2);
+  const auto found = find_duplicates(train, examine(train, options), val, examine(val, options));
+  CHECK(found.size() == 40);
+  CHECK(found[39] == std::pair<std::int64_t, std::int64_t>{0, 39});
+}
+
 TEST_CASE("classes that never occur are warned of when enough was looked at") {
   std::vector<Listed::Entry> entries(20, {0, {0, 2}});
   const Listed dataset(entries);

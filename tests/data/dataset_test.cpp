@@ -96,6 +96,34 @@ TEST_CASE("a black-and-white mask gets a hint") {
   CHECK(contains(loading_failure(options), "data.mask_values = \"binary\""));
 }
 
+TEST_CASE("a mask that is not black and white is told what it is") {
+  const TempFolder folder;
+  DataOptions options = folder_options(folder, 2);
+  options.mask_values = MaskValues::kBinary;
+  const auto says = [&](const std::vector<Label>& values, const char* part) {
+    const auto width = static_cast<int>(values.size());
+    write_png(folder.file("images/train/a.png"), random_image({1, width}, 1));
+    write_png(folder.file("masks/train/a.png"), LabelMap{1, width, values});
+    const std::string text = loading_failure(options);
+    CAPTURE(text);
+    CHECK(contains(text, part));
+    CHECK_FALSE(contains(text, "data.ignore_index"));
+  };
+  says({0, 1, 1, 0}, "holds only 0 and 1, which are classes already: leave data.mask_values out");
+  says({1, 1}, "leave data.mask_values out");
+  says({0, 3, 90, 180, 250, 255, 255}, "4 of 7 pixels lie between black and white");
+  says({0, 128, 255}, "The mask holds 0, 128, 255");
+}
+
+TEST_CASE("a gray mask that is saved as RGB is told from one in colours") {
+  const TempFolder folder;
+  write_png(folder.file("images/train/a.png"), random_image({1, 2}, 1));
+  write_png(folder.file("masks/train/a.png"), Image{1, 2, {1, 1, 1, 0, 0, 0}});
+  CHECK(contains(loading_failure(folder_options(folder, 2)), "convert it to gray"));
+  write_png(folder.file("masks/train/a.png"), Image{1, 2, {1, 0, 1, 0, 0, 0}});
+  CHECK(contains(loading_failure(folder_options(folder, 2)), "data.palette"));
+}
+
 TEST_CASE("an image and a mask of different sizes are an error that names both") {
   const TempFolder folder;
   write_png(folder.file("images/train/a.png"), random_image({3, 4}, 1));

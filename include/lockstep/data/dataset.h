@@ -180,6 +180,9 @@ class Dataset {
   virtual Size image_size(std::int64_t index) const = 0;
   /// What to call sample `index` in messages: its file, mostly.
   virtual std::string describe(std::int64_t index) const = 0;
+  /// The paths of what sample `index` is made of, its image and its labels, which tell whether two
+  /// data sets hold the same. None: it is in no file.
+  virtual std::vector<std::string> files(std::int64_t /*index*/) const { return {}; }
   /// What was left out because it could not be read, a message for each: DataOptions::skip_broken.
   virtual std::vector<std::string> skipped() const { return {}; }
 };

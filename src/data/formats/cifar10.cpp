@@ -35,6 +35,9 @@ class Cifar10 final : public Dataset {
     const RecordFile& file = file_of(index);
     return concat(file.path.string(), ", record ", index - file.first);
   }
+  std::vector<std::string> files(std::int64_t index) const override {
+    return {file_of(index).path.string()};
+  }
 
  private:
   void add(const fs::path& path);

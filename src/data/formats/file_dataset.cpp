@@ -12,9 +12,57 @@ namespace {
 
 constexpr int kMaxValue = 65535;  // masks have 16 bits at most
 
-bool only_0_and_255(const LabelMap& labels) {
-  return std::all_of(labels.pixels.begin(), labels.pixels.end(),
-                     [](Label value) { return value == 0 || value == 255; });
+using Histogram = std::map<Label, std::int64_t>;  // [value] pixels
+
+Histogram values_of(const LabelMap& labels) {
+  Histogram values;
+  for (const Label value : labels.pixels) ++values[value];
+  return values;
+}
+
+bool holds_only(const Histogram& values, Label a, Label b) {
+  return std::all_of(values.begin(), values.end(),
+                     [&](const auto& value) { return value.first == a || value.first == b; });
+}
+
+// Of a mask that is read as black and white, and is something else.
+std::string remedy_for_binary(const Histogram& values) {
+  if (holds_only(values, 0, 1)) {
+    return ". The mask holds only 0 and 1, which are classes already: leave data.mask_values out";
+  }
+  std::int64_t pixels = 0, between = 0;
+  std::string list;
+  for (const auto& [value, count] : values) {
+    pixels += count;
+    between += value > 0 && value < 255 ? count : 0;
+    list += concat(list.empty() ? "" : ", ", value);
+  }
+  constexpr std::size_t kFew = 5;  // smoothed edges have more
+  if (values.size() > kFew) {
+    return concat(
+        ". ", between, " of ", pixels, " pixels lie between black and white, as edges of ",
+        "a smoothed picture do: save masks without smoothing, or make 0 of what is below ",
+        "128 and 255 of the rest");
+  }
+  return concat(". The mask holds ", list,
+                ": where these are more than two classes, write classes ",
+                "from 0 on in their place, leave data.mask_values out and set data.num_classes");
+}
+
+std::string remedy_for_classes(const Histogram& values) {
+  if (holds_only(values, 0, 255)) {
+    return ". The mask holds only 0 and 255, a black-and-white picture: data.mask_values = "
+           "\"binary\" reads 255 as class 1, of data.num_classes = 2";
+  }
+  return ". Check data.num_classes and data.ignore_index";
+}
+
+bool is_gray(const Image& image) {
+  for (std::size_t i = 0; i + 2 < image.pixels.size(); i += 3) {
+    if (image.pixels[i] != image.pixels[i + 1] || image.pixels[i] != image.pixels[i + 2])
+      return false;
+  }
+  return true;
 }
 
 std::string place(std::size_t pixel, int width) {
@@ -39,6 +87,7 @@ MaskRule black_and_white(const DataOptions& options) {
   rule.set(0, 0);
   rule.set(255, 1);
   rule.expected = "0 or 255, because of data.mask_values = \"binary\"";
+  rule.black_and_white = true;
   return rule;
 }
 
@@ -85,16 +134,24 @@ const std::string& split_name(const DataOptions& options, Split split) {
   return split == Split::kTrain ? options.train : options.val;
 }
 
-FileDataset::FileDataset(std::vector<FilePair> pairs, MaskRule rule)
-    : pairs_(std::move(pairs)), rule_(std::move(rule)) {}
+FileDataset::FileDataset(std::vector<FilePair> pairs, MaskRule rule) : rule_(std::move(rule)) {
+  if (pairs.empty()) return;
+  names_ = FileNames(common_folder(pairs.front().image, pairs.front().mask));
+  for (FilePair& pair : pairs) {
+    names_.add(pair.image);
+    names_.add(pair.mask);
+    pair = {};  // of a million pairs both would be too much
+  }
+}
 
-const FilePair& FileDataset::pair(std::int64_t index) const {
+FilePair FileDataset::pair(std::int64_t index) const {
   LOCKSTEP_CHECK(index >= 0 && index < size(), "sample ", index, " of a data set of ", size());
-  return pairs_[static_cast<std::size_t>(index)];
+  const auto place = 2 * static_cast<std::size_t>(index);
+  return {names_[place], names_[place + 1]};
 }
 
 void FileDataset::load(std::int64_t index, Sample& sample) const {
-  const FilePair& files = pair(index);
+  const FilePair files = pair(index);
   read_image(files.image, sample.image);
   Image colored;
   const MaskKind kind = read_mask(files.mask, sample.labels, colored);
@@ -102,8 +159,8 @@ void FileDataset::load(std::int64_t index, Sample& sample) const {
   const Size image{sample.image.height, sample.image.width};
   const Size mask{sample.labels.height, sample.labels.width};
   if (image != mask) {
-    throw DataError(concat(files.mask.string(), ": expected the image's size ", to_string(image),
-                           " (", files.image.string(), "), got ", to_string(mask)));
+    throw DataError(concat(files.mask, ": expected the image's size ", to_string(image), " (",
+                           files.image, "), got ", to_string(mask)));
   }
   if (kind == MaskKind::kValues) map_values(files, sample.labels);
 }
@@ -118,9 +175,10 @@ void FileDataset::map_values(const FilePair& files, LabelMap& labels) const {
 
 void FileDataset::map_colors(const FilePair& files, const Image& colored, LabelMap& labels) const {
   if (rule_.colors.empty()) {
-    throw DataError(concat(files.mask.string(),
-                           ": expected labels as a gray or palette PNG, value = class, got one in ",
-                           "RGB; write the classes' colours as data.palette, or convert it"));
+    throw DataError(concat(
+        files.mask, ": expected labels as a gray or palette PNG, value = class, got one in ",
+        is_gray(colored) ? "RGB whose pixels are all gray; convert it to gray"
+                         : "RGB; write the classes' colours as data.palette, or convert it"));
   }
   labels.height = colored.height;
   labels.width = colored.width;
@@ -131,8 +189,8 @@ void FileDataset::map_colors(const FilePair& files, const Image& colored, LabelM
     const Color color{rgb[0], rgb[1], rgb[2]};
     if (color != known->first) known = rule_.colors.find(color);
     if (known == rule_.colors.end()) {
-      throw DataError(concat(files.mask.string(), ": colour ", to_string(color), " ",
-                             place(i, labels.width), "; expected one of data.palette, or of ",
+      throw DataError(concat(files.mask, ": colour ", to_string(color), " ", place(i, labels.width),
+                             "; expected one of data.palette, or of ",
                              "data.ignore_colors for what does not count"));
     }
     labels.pixels[i] = known->second;
@@ -141,18 +199,22 @@ void FileDataset::map_colors(const FilePair& files, const Image& colored, LabelM
 
 void FileDataset::throw_bad_value(const FilePair& files, const LabelMap& labels,
                                   std::size_t pixel) const {
-  throw DataError(concat(files.mask.string(), ": label ", int{labels.pixels[pixel]}, " ",
-                         place(pixel, labels.width), "; expected ", rule_.expected,
-                         only_0_and_255(labels)
-                             ? ". The mask holds only 0 and 255, a black-and-white picture: "
-                               "data.mask_values = \"binary\" reads 255 as class 1"
-                             : ". Check data.num_classes and data.ignore_index"));
+  const Histogram values = values_of(labels);
+  throw DataError(
+      concat(files.mask, ": label ", int{labels.pixels[pixel]}, " ", place(pixel, labels.width),
+             "; expected ", rule_.expected,
+             rule_.black_and_white ? remedy_for_binary(values) : remedy_for_classes(values)));
 }
 
 Size FileDataset::image_size(std::int64_t index) const {
   return read_image_size(pair(index).image);
 }
 
-std::string FileDataset::describe(std::int64_t index) const { return pair(index).image.string(); }
+std::string FileDataset::describe(std::int64_t index) const { return pair(index).image; }
+
+std::vector<std::string> FileDataset::files(std::int64_t index) const {
+  const FilePair files = pair(index);
+  return {files.image, files.mask};
+}
 
 }  // namespace lockstep

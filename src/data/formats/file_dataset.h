@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/formats/file_names.h"
 #include "data/formats/file_pairs.h"
 #include "lockstep/data/dataset.h"
 
@@ -19,6 +20,7 @@ struct MaskRule {
   std::vector<std::int32_t> labels;  // [value]; what lies behind the end is not allowed
   std::map<Color, Label> colors;     // of masks in RGB; empty: they are not allowed
   std::string expected;              // in words, for messages: "a class in 0..10"
+  bool black_and_white = false;      // 0 and 255 are the classes
 
   void set(int value, int label);
   std::int32_t label_of(Label value) const {
@@ -42,19 +44,20 @@ class FileDataset final : public Dataset {
   FileDataset(std::vector<FilePair> pairs, MaskRule rule);
 
   using Dataset::load;
-  std::int64_t size() const override { return static_cast<std::int64_t>(pairs_.size()); }
+  std::int64_t size() const override { return static_cast<std::int64_t>(names_.size() / 2); }
   void load(std::int64_t index, Sample& sample) const override;
   Size image_size(std::int64_t index) const override;
   std::string describe(std::int64_t index) const override;
+  std::vector<std::string> files(std::int64_t index) const override;
 
  private:
-  const FilePair& pair(std::int64_t index) const;
+  FilePair pair(std::int64_t index) const;
   void map_values(const FilePair& pair, LabelMap& labels) const;
   void map_colors(const FilePair& pair, const Image& colored, LabelMap& labels) const;
   [[noreturn]] void throw_bad_value(const FilePair& pair, const LabelMap& labels,
                                     std::size_t pixel) const;
 
-  std::vector<FilePair> pairs_;
+  FileNames names_;  // of each image, and of its mask
   MaskRule rule_;
 };
 

@@ -82,26 +82,33 @@ std::string missing_in(const FilesByStem& a, const FilesByStem& b) {
 
 // A list was written on another machine: the longest tail of its path that exists under `root` is
 // the file.
-std::optional<fs::path> resolve(const fs::path& root, const fs::path& listed) {
+std::optional<std::string> resolve(const fs::path& root, const std::string& word,
+                                   KnownFiles& known) {
+  std::error_code no_file;  // a name that is too long, say
+  std::string below = root.string() + "/" + word;
+  if (!word.starts_with('/') && known.has(below)) return below;
+  const fs::path listed = word;
   const fs::path relative = listed.relative_path();
   constexpr std::ptrdiff_t kDeepest = 64;  // all tails of a path take as long as its square
   if (std::distance(relative.begin(), relative.end()) > kDeepest) return std::nullopt;
   for (auto first = relative.begin(); first != relative.end(); ++first) {
     fs::path candidate = root;
     for (auto part = first; part != relative.end(); ++part) candidate /= *part;
-    std::error_code no_file;  // a name that is too long, say
-    if (fs::is_regular_file(candidate, no_file)) return candidate;
+    if (fs::is_regular_file(candidate, no_file)) return candidate.string();
   }
   return std::nullopt;
 }
 
 std::vector<FilePair> pairs_of_list(const fs::path& root, const fs::path& list) {
   std::vector<FilePair> pairs;
-  const std::vector<ListLine> lines = read_list(list);
+  std::vector<ListLine> lines = read_list(list);
+  pairs.reserve(lines.size());
+  KnownFiles known;
   LongWork work("looking for the files of " + list.string(), "lines",
                 static_cast<std::int64_t>(lines.size()));
-  for (const ListLine& line : lines) {
-    pairs.push_back(pair_of_line(root, list, line));
+  for (ListLine& line : lines) {
+    pairs.push_back(pair_of_line(root, list, line, known));
+    line = {};  // of a million lines both would be too much
     work.advance();
   }
   return pairs;
@@ -155,19 +162,20 @@ std::vector<ListLine> read_list(const fs::path& list) {
   return lines;
 }
 
-FilePair pair_of_line(const fs::path& root, const fs::path& list, const ListLine& line) {
-  const std::string where = concat(list.string(), ":", line.number);
+FilePair pair_of_line(const fs::path& root, const fs::path& list, const ListLine& line,
+                      KnownFiles& known) {
+  const auto where = [&] { return concat(list.string(), ":", line.number); };
   if (line.words.size() != 2) {
-    throw DataError(concat(where, ": expected \"image mask\", separated by a tab where names have ",
-                           "spaces, got ", line.words.size(), " words, the first \"", line.words[0],
-                           "\""));
+    throw DataError(
+        concat(where(), ": expected \"image mask\", separated by a tab where names have ",
+               "spaces, got ", line.words.size(), " words, the first \"", line.words[0], "\""));
   }
   FilePair pair;
   for (const auto& [word, file] :
        {std::pair{&line.words[0], &pair.image}, std::pair{&line.words[1], &pair.mask}}) {
-    const auto found = resolve(root, *word);
+    const auto found = resolve(root, *word, known);
     if (!found) {
-      throw DataError(concat(where, ": no tail of ", *word, " is a file under ", root.string()));
+      throw DataError(concat(where(), ": no tail of ", *word, " is a file under ", root.string()));
     }
     *file = *found;
   }

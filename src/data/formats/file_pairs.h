@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "data/formats/known_files.h"
+
 namespace lockstep {
 
 struct FilePair {
-  std::filesystem::path image, mask;
+  std::string image, mask;
 };
 
 /// Whether the name ends in one of these extensions (".png"), in small letters or capitals.
@@ -34,7 +36,7 @@ std::vector<ListLine> read_list(const std::filesystem::path& list);
 /// "image mask". Paths that were written on another machine are found by their longest tail that
 /// is a file below `root`.
 FilePair pair_of_line(const std::filesystem::path& root, const std::filesystem::path& list,
-                      const ListLine& line);
+                      const ListLine& line, KnownFiles& known);
 
 /// Images (.jpg, .jpeg, .png) and masks (.png) of two folders by file stem, in the order of stems.
 std::vector<FilePair> pair_by_stem(const std::filesystem::path& images,

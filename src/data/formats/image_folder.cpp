@@ -29,6 +29,9 @@ class ImageFolder final : public Dataset {
   }
   Size image_size(std::int64_t index) const override { return read_image_size(file(index).path); }
   std::string describe(std::int64_t index) const override { return file(index).path.string(); }
+  std::vector<std::string> files(std::int64_t index) const override {
+    return {file(index).path.string()};
+  }
 
  private:
   const ImageFile& file(std::int64_t index) const {

@@ -48,9 +48,10 @@ std::vector<FilePair> voc_pairs(const fs::path& root, const std::string& split) 
   const fs::path list = year / "ImageSets" / "Segmentation" / (split + ".txt");
   const bool augmented = split.find("aug") != std::string::npos;
   std::vector<FilePair> pairs;
+  KnownFiles known;
   for (const ListLine& line : read_list(list)) {
     if (line.words.size() > 1) {
-      pairs.push_back(pair_of_line(year, list, line));
+      pairs.push_back(pair_of_line(year, list, line, known));
       continue;
     }
     const std::string& id = line.words[0];

@@ -1,0 +1,77 @@
+#include "data/batch_plan.h"
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+// The size of every batch: the crop, else the images' own, which then must be one.
+Size batch_size(const DataOptions& data, const Dataset& dataset) {
+  const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
+  if (augment.crop) return *augment.crop;
+  if (augment.crop_area) {
+    throw ConfigError("data.augment.crop_area needs data.augment.crop, the size of the result");
+  }
+  if (augment.scale_lo != 1 || augment.scale_hi != 1) {
+    throw ConfigError(
+        "data.augment.scale makes images of different sizes; set data.augment.crop as well");
+  }
+  if (data.resize) return *data.resize;
+  const Size size = dataset.image_size(0);
+  for (std::int64_t i = 1; i < dataset.size(); ++i) {
+    const Size other = dataset.image_size(i);
+    if (other == size) continue;
+    throw ConfigError(concat("images of different sizes cannot form a batch: ", dataset.describe(0),
+                             " is ", to_string(size), ", ", dataset.describe(i), " is ",
+                             to_string(other), "; set data.resize or data.augment.crop"));
+  }
+  return size;
+}
+
+void check_loading(const DataOptions& data) {
+  const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
+  if (augment.crop && (augment.crop->height < 1 || augment.crop->width < 1)) {
+    throw ConfigError("data.augment.crop: expected [height, width] of at least 1");
+  }
+  if (!(augment.scale_lo > 0 && augment.scale_lo <= augment.scale_hi)) {
+    throw ConfigError(concat("data.augment.scale = [", augment.scale_lo, ", ", augment.scale_hi,
+                             "]: expected 0 < lo <= hi"));
+  }
+  if (augment.crop_area) {
+    const auto [lo, hi] = *augment.crop_area;
+    const auto [narrow, wide] = augment.crop_aspect;
+    if (!(lo > 0 && lo <= hi && hi <= 1 && narrow > 0 && narrow <= wide)) {
+      throw ConfigError(
+          "data.augment.crop_area: expected [lo, hi] with 0 < lo <= hi <= 1, and of crop_aspect "
+          "0 < lo <= hi");
+    }
+    if (augment.scale_lo != 1 || augment.scale_hi != 1) {
+      throw ConfigError("data.augment.crop_area and data.augment.scale exclude each other");
+    }
+  }
+  if (!(augment.hflip >= 0 && augment.hflip <= 1)) {
+    throw ConfigError(concat("data.augment.hflip = ", augment.hflip, ": expected a probability"));
+  }
+}
+
+std::int64_t count_batches(std::int64_t batch, bool drop_last, std::int64_t samples) {
+  const std::int64_t rest = drop_last ? 0 : batch - 1;
+  const std::int64_t count = (samples + rest) / batch;
+  if (count == 0) {
+    throw ConfigError(concat("the training split has ", samples, " images, fewer than a batch of ",
+                             batch, ", and batch.drop_last leaves none: use a smaller ",
+                             "batch or batch.drop_last = false"));
+  }
+  return count;
+}
+
+}  // namespace
+
+BatchPlan plan_batches(const DataOptions& options, const Dataset& dataset, std::int64_t batch,
+                       bool drop_last) {
+  check_loading(options);
+  const std::int64_t batches = count_batches(batch, drop_last, dataset.size());
+  return {batch_size(options, dataset), batches};
+}
+
+}  // namespace lockstep
