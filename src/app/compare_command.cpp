@@ -54,8 +54,10 @@ void write_page(const CompareArguments& arguments, const std::vector<TrainSummar
 
 /// Returns the comparison's first lines.
 std::string report(const CompareArguments& arguments, const std::vector<TrainSummary>& runs,
-                   const fs::path& folder, std::vector<FailedRun> failed = {}) {
+                   const fs::path& folder, std::vector<FailedRun> failed = {},
+                   const std::vector<std::string>& left_out = {}) {
   Comparison comparison = compare_runs(runs);
+  comparison.warnings.insert(comparison.warnings.begin(), left_out.begin(), left_out.end());
   add_failed(comparison, std::move(failed));
   for (std::string& warning : config_differences(runs, *arguments.common.tables)) {
     comparison.warnings.push_back(std::move(warning));
@@ -85,18 +87,21 @@ CompareRequest request_of(const CompareArguments& arguments) {
   request.program = arguments.common.program;
   request.world = arguments.common.world;
   request.tables = arguments.common.tables;
+  request.other_data = arguments.other_data;
   request.say = [&](const std::string& line) { say(arguments, line); };
   return request;
 }
 
 int compare_folders(const CompareArguments& arguments) {
   std::vector<TrainSummary> runs;
+  std::vector<std::string> left_out;
   for (const fs::path& folder : arguments.inputs) {
     for (const fs::path& run : finished_run_folders(folder)) runs.push_back(*read_summary(run));
+    for (std::string& warning : left_out_runs(folder)) left_out.push_back(std::move(warning));
   }
   // Only what was asked for is written: reading leaves the runs' folders alone.
   if (!arguments.common.output.empty()) make_output_folder(arguments.common.output);
-  report(arguments, runs, arguments.common.output);
+  report(arguments, runs, arguments.common.output, {}, left_out);
   return kExitDone;
 }
 
@@ -104,8 +109,8 @@ int compare_folders(const CompareArguments& arguments) {
 void check_for_folders(const Options& options, const CompareArguments& arguments) {
   std::error_code unknown;
   if (!fs::is_directory(arguments.inputs.front(), unknown)) return;
-  for (const char* option :
-       {"--modes", "--images-per-device", "--seeds", "--verbose", "--devices", "--set"}) {
+  for (const char* option : {"--modes", "--images-per-device", "--seeds", "--verbose",
+                             "--other-data", "--devices", "--set"}) {
     if (!options.given(option)) continue;
     throw ConfigError(fmt::format(
         "{} goes with a configuration to train; runs are compared as they are", option));
@@ -132,6 +137,8 @@ void declare_compare(Options& options, CompareArguments& arguments) {
                    "print the runs' own lines also where the output is no terminal");
   options.add_flag("--no-images", arguments.no_images,
                    "no example images in report.html, for which the networks must be run");
+  options.add_flag("--other-data", arguments.other_data,
+                   "go on beside runs that were trained before the data changed");
   options.add("--seeds", arguments.seeds, "how many: seeds 0 .. N-1")
       .shows_default()
       .takes_count(1, 1000);

@@ -18,6 +18,7 @@ struct CompareArguments {
   int seeds = 3;                              // --seeds N: seeds 0 .. N-1
   bool verbose = false;                       // --verbose: the runs' own lines, too
   bool no_images = false;                     // --no-images: none in report.html
+  bool other_data = false;                    // --other-data
 };
 
 struct ComparedModes {

@@ -3,20 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <numeric>
+#include <exception>
 
 #include "app/command.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "data/augment.h"
-#include "data/data_check.h"
 #include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/io/image.h"
 #include "run/confusion_matrix.h"
+#include "train/before_training.h"
 #include "train/inference/image_files.h"
 
 namespace lockstep {
@@ -28,48 +27,6 @@ struct DataArguments {
   std::filesystem::path config;
   std::int64_t count = 0;  // -n: images to look at or to write; 0: not given, all or 12
 };
-
-struct DataReport {
-  DataOptions options;
-  std::vector<std::string> classes;
-  SplitReport train, val;
-  std::vector<double> weights;          // [class]
-  std::vector<std::string> duplicates;  // "training image = validation image"
-  std::vector<std::string> warnings;
-};
-
-SplitReport examine(const Dataset& dataset, const DataOptions& options, Split split,
-                    std::int64_t count) {
-  std::vector<std::int64_t> samples(static_cast<std::size_t>(dataset.size()));
-  std::iota(samples.begin(), samples.end(), 0);
-  if (count > 0) samples = sample_evenly(dataset, count);
-  return examine_split(dataset, options, split, samples, options.workers);
-}
-
-DataReport examine(const Config& config, std::int64_t count) {
-  DataReport report;
-  report.options = config.data;
-  report.options.skip_broken = false;  // what is broken is to be told
-  report.classes = class_names(config.data);
-  const auto train = make_dataset(report.options, Split::kTrain, config.run.seed);
-  const auto val = make_dataset(report.options, Split::kVal, config.run.seed);
-  report.train = examine(*train, report.options, Split::kTrain, count);
-  report.val = examine(*val, report.options, Split::kVal, count);
-  report.weights = median_frequency_weights(report.train);
-  for (const auto& [a, b] : find_duplicates(*train, report.train, *val, report.val))
-    report.duplicates.push_back(fmt::format("{} = {}", train->describe(a), val->describe(b)));
-  for (const SplitReport* split : {&report.train, &report.val}) {
-    const auto found = data_warnings(*split, report.options);
-    report.warnings.insert(report.warnings.end(), found.begin(), found.end());
-  }
-  if (!report.duplicates.empty()) {
-    report.warnings.push_back(fmt::format(
-        "data: {} validation images are training images, too: {}{}; the validation flatters",
-        report.duplicates.size(), report.duplicates.front(),
-        report.duplicates.size() > 1 ? " and others" : ""));
-  }
-  return report;
-}
 
 std::string size_text(const SplitReport& split) {
   if (split.sizes.empty()) return "no readable image";
@@ -128,7 +85,7 @@ void print(const DataReport& report) {
     print_normalization(train);
   }
   for (const std::string& warning : report.warnings) fmt::print("warning: {}\n", warning);
-  if (report.warnings.empty()) fmt::print("nothing to warn of\n");
+  if (report.warnings.empty() && !report.refusal) fmt::print("nothing to warn of\n");
 }
 
 Json to_json(const SplitReport& split) {
@@ -149,22 +106,42 @@ Json to_json(const SplitReport& split) {
           {"std", split.sizes.empty() ? Json(nullptr) : Json(split.std)}};
 }
 
+std::string what_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 void print_json(const DataReport& report) {
-  const Json json{{"layout", report.options.layout}, {"classes", report.classes},
-                  {"train", to_json(report.train)},  {"val", to_json(report.val)},
-                  {"class_weights", report.weights}, {"duplicates", report.duplicates},
-                  {"warnings", report.warnings}};
+  const Json json{{"layout", report.options.layout},
+                  {"classes", report.classes},
+                  {"train", to_json(report.train)},
+                  {"val", to_json(report.val)},
+                  {"class_weights", report.weights},
+                  {"duplicates", report.duplicates},
+                  {"warnings", report.warnings},
+                  {"refusal", report.refusal ? Json(what_of(report.refusal)) : Json(nullptr)}};
   fmt::print("{}\n", json_text(json, 2));
 }
 
-int check_data(const Config& config, const DataArguments& arguments) {
-  const DataReport report = examine(config, arguments.count);
+/// `warnings`: of the configuration alone.
+int print_check(const Config& config, const DataArguments& arguments,
+                const std::vector<std::string>& warnings) {
+  const std::string& devices = arguments.common.devices;
+  DataReport report = check_data(
+      config, parse_devices(devices.empty() ? default_devices() : devices), arguments.count);
+  report.warnings.insert(report.warnings.begin(), warnings.begin(), warnings.end());
   if (arguments.common.json) {
     print_json(report);
   } else {
     print(report);
   }
-  return report.train.broken.empty() && report.val.broken.empty() ? kExitDone : kExitData;
+  const bool broken = !report.train.broken.empty() || !report.val.broken.empty();
+  if (broken && !config.data.skip_broken) return kExitData;
+  if (report.refusal) std::rethrow_exception(report.refusal);
+  return kExitDone;
 }
 
 LabelMap labels_of(const Batch& batch, std::size_t place) {
@@ -240,6 +217,7 @@ void declare_data(Options& options, DataArguments& arguments) {
       .add("-n,--count", arguments.count,
            "images: to look at per split (default: all), to write (default: 12)")
       .takes_count(1, 1000000000);
+  options.add_devices();
   options.add_overrides();
   options.add_output("DIR", "preview: the folder to write to").goes_with({"preview"});
   options.add_json();
@@ -252,8 +230,8 @@ int run_data(const DataArguments& arguments) {
   std::vector<std::string> warnings;
   const Config config = load_config(arguments.config, arguments.common.overrides, &warnings,
                                     *arguments.common.tables);
+  if (arguments.action == "check") return print_check(config, arguments, warnings);
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
-  if (arguments.action == "check") return check_data(config, arguments);
   show_preview(config, arguments);
   return kExitDone;
 }

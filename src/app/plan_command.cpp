@@ -228,7 +228,8 @@ Json to_json(const TrainingPlan& plan) {
           {"offloaded_bytes", plan.offloaded_bytes},
           {"step_seconds", plan.step_seconds},
           {"evaluation_seconds_per_image", plan.image_seconds},
-          {"total_seconds", plan.total_seconds}};
+          {"total_seconds", plan.total_seconds},
+          {"warnings", plan.warnings}};
 }
 
 void print_origins(const PlanArguments& arguments) {
@@ -269,6 +270,7 @@ int run_plan(const PlanArguments& arguments) {
       parse_devices(common.devices.empty() ? default_devices() : common.devices);
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
   const TrainingPlan plan = plan_training(config, devices, arguments.steps);
+  for (const std::string& warning : plan.warnings) fmt::print(stderr, "warning: {}\n", warning);
   const std::int64_t largest =
       arguments.max_batch ? largest_batch(plan, memory_limit(arguments, plan)) : 0;
   if (common.json) {

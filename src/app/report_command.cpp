@@ -8,6 +8,7 @@
 
 #include "app/command.h"
 #include "app/files.h"
+#include "compare/planned_runs.h"
 #include "core/json.h"
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"
@@ -57,6 +58,8 @@ int run_report(const ReportArguments& arguments) {
   std::vector<fs::path> folders;
   for (const fs::path& input : arguments.inputs) {
     for (const fs::path& folder : run_folders(input)) folders.push_back(folder);
+    for (const std::string& warning : left_out_runs(input))
+      fmt::print(stderr, "warning: {}\n", warning);
   }
   ReportData data = read_report(folders, *arguments.common.tables);
   data.title = report_title(arguments.inputs.front());

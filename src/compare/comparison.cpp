@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 
 #include "config/config.h"
 #include "lockstep/core/check.h"
@@ -243,6 +244,10 @@ std::vector<std::string> find_warnings(std::span<const TrainSummary> runs) {
     differ(run, "global batch", first.global_batch, run.global_batch);
     differ(run, "parameters", first.parameters, run.parameters);
     differ(run, "validation images", first.evaluation.images, run.evaluation.images);
+    if (run.data_hash != first.data_hash && !run.data_hash.empty() && !first.data_hash.empty()) {
+      warnings.push_back(concat(run.run.string(), " was trained with other data than ",
+                                first.run.string(), ": means and tests mix two data sets"));
+    }
     const auto alike = std::find_if(runs.begin(), runs.end(), [&](const TrainSummary& other) {
       return other.bn_mode == run.bn_mode && other.sync_top == run.sync_top;
     });
@@ -257,6 +262,37 @@ std::vector<std::string> find_warnings(std::span<const TrainSummary> runs) {
     }
   }
   return warnings;
+}
+
+std::set<std::uint64_t> seeds_of(const RunsOfMode& group) {
+  std::set<std::uint64_t> seeds;
+  for (const TrainSummary* run : group.runs) seeds.insert(run->seed);
+  return seeds;
+}
+
+/// Means of other seeds stand side by side where a mode lacks some. Modes without a seed in common
+/// are not compared.
+void warn_of_missing_seeds(const std::vector<RunsOfMode>& groups,
+                           std::vector<std::string>& warnings) {
+  for (const RunsOfMode& group : groups) {
+    const std::set<std::uint64_t> own = seeds_of(group);
+    std::set<std::uint64_t> missing;
+    for (const RunsOfMode& other : groups) {
+      const std::set<std::uint64_t> seeds = seeds_of(other);
+      const bool shares = std::any_of(seeds.begin(), seeds.end(),
+                                      [&](std::uint64_t seed) { return own.contains(seed); });
+      if (!shares) continue;
+      std::set_difference(seeds.begin(), seeds.end(), own.begin(), own.end(),
+                          std::inserter(missing, missing.end()));
+    }
+    if (missing.empty()) continue;
+    std::string names;
+    for (const std::uint64_t seed : missing) names += concat(names.empty() ? "" : ", ", seed);
+    warnings.push_back(concat(group.cell.label(), " has no finished run of seed",
+                              missing.size() > 1 ? "s " : " ", names,
+                              ": its mean is of fewer seeds ",
+                              "than others', and differences are of the seeds that both have"));
+  }
 }
 
 }  // namespace
@@ -291,6 +327,7 @@ Comparison compare_runs(std::span<const TrainSummary> runs) {
     compare_all(comparison);
   }
   comparison.warnings = find_warnings(runs);
+  warn_of_missing_seeds(groups, comparison.warnings);
   return comparison;
 }
 

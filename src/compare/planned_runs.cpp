@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <utility>
 
 #include "compare/planned_cells.h"
 #include "config/config.h"
 #include "core/json.h"
+#include "data/fingerprint.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/device.h"
@@ -132,9 +134,71 @@ Config config_of(const PlannedRun& run) {
   return load_config(run.request.output / "config.toml", {}, nullptr, *run.request.config.tables);
 }
 
+/// What runs that are there are held against.
+class PresentData {
+ public:
+  explicit PresentData(const CompareRequest& request) : request_(request) {}
+
+  /// Throws ConfigError where the run in the folder was trained with other data, unless that is
+  /// asked for.
+  void check(const PlannedRun& run) {
+    const fs::path& folder = run.request.output;
+    const std::string theirs = data_hash_of(folder);
+    const std::string ours = hash_of(run.request.config);
+    if (ours == theirs || ours.empty()) return;
+    if (theirs.empty()) {
+      if (!std::exchange(told_, true))
+        request_.say(
+            fmt::format("  note: {} does not say what data it was trained with, so that "
+                        "whether they have changed is not known",
+                        folder.string()));
+      return;
+    }
+    const std::string changes = fingerprint_->changes_since(RunFolder{folder}.data());
+    if (!request_.other_data) {
+      throw ConfigError(fmt::format(
+          "{} was trained with other data: {}; choose another folder with -o, remove the run, or "
+          "compare across the change with --other-data",
+          folder.string(), changes));
+    }
+    if (!std::exchange(told_, true))
+      request_.say(
+          fmt::format("  note: {} was trained with other data: {}", folder.string(), changes));
+  }
+
+ private:
+  /// All runs of a comparison have one data set. Where there is none any more, runs that are done
+  /// can still be compared.
+  std::string hash_of(const Config& config) {
+    if (std::exchange(looked_, true)) return fingerprint_ ? fingerprint_->hash() : "";
+    try {
+      train_ = make_dataset(config.data, Split::kTrain, config.run.seed);
+      val_ = make_dataset(config.data, Split::kVal, config.run.seed);
+    } catch (const DataError&) {
+      return "";
+    }
+    return fingerprint_.emplace(*train_, *val_, config.data).hash();
+  }
+
+  const CompareRequest& request_;
+  std::unique_ptr<Dataset> train_, val_;
+  std::optional<Fingerprint> fingerprint_;
+  bool looked_ = false, told_ = false;
+};
+
+/// Whether the hash is that of the run's configuration, wherever its data lie: what they hold is
+/// looked at by itself.
+bool is_same_config(const PlannedRun& run, const std::string& hash) {
+  if (hash == config_hash(run.request.config)) return true;
+  if (data_hash_of(run.request.output).empty()) return false;
+  Config there = config_of(run);
+  there.data.root = run.request.config.data.root;
+  return config_hash(there) == config_hash(run.request.config);
+}
+
 /// Throws ConfigError unless the run in the folder is this very one.
 void check_same(const PlannedRun& run, const std::string& hash, const std::string& placement) {
-  const bool same = hash == config_hash(run.request.config);
+  const bool same = is_same_config(run, hash);
   if (same && (placement.empty() || placement == run.placement)) return;
   std::string difference = same ? "devices " + placement + ", now " + run.placement
                                 : config_difference(config_of(run), run.request.config);
@@ -146,14 +210,16 @@ void check_same(const PlannedRun& run, const std::string& hash, const std::strin
 }
 
 /// The finished run in its folder, if there is one. An unfinished one is prepared to be resumed.
-std::optional<TrainSummary> finished_run(PlannedRun& run) {
+std::optional<TrainSummary> finished_run(PlannedRun& run, PresentData& data) {
   const fs::path& folder = run.request.output;
   if (std::optional<TrainSummary> summary = read_summary(folder)) {
     check_same(run, summary->config_hash, summary->placement);
+    data.check(run);
     return summary;
   }
   if (fs::exists(folder / "config.toml")) {
     check_same(run, config_hash(config_of(run)), "");
+    data.check(run);
     run.request.resume = "auto";
   }
   return std::nullopt;
@@ -226,7 +292,8 @@ bool train_run(const PlannedRun& run, bool alone, ComparedRuns& runs) {
 /// Trains the runs of a plan one after the other, and tells of each.
 class Training {
  public:
-  Training(const CompareRequest& request, ComparisonPlan& plan) : request_(request), plan_(plan) {}
+  Training(const CompareRequest& request, ComparisonPlan& plan)
+      : request_(request), plan_(plan), data_(request) {}
 
   std::optional<ComparedRuns> run() {
     for (std::size_t i = 0; i < plan_.runs.size(); ++i) {
@@ -247,7 +314,7 @@ class Training {
     const std::string name = fmt::format("[{}/{}] {} seed {}", index + 1, plan_.runs.size(),
                                          run.cell.label(), run.request.config.run.seed);
     std::optional<TrainSummary> have;
-    world().on_first([&] { have = finished_run(run); });
+    world().on_first([&] { have = finished_run(run, data_); });
     const std::string work = world().broadcast(have                 ? "done"
                                                : run.request.resume ? "resuming"
                                                                     : "training");
@@ -283,6 +350,7 @@ class Training {
 
   const CompareRequest& request_;
   ComparisonPlan& plan_;
+  PresentData data_;
   ComparedRuns runs_;
   std::vector<std::chrono::duration<double>> trained_;
 };
@@ -409,12 +477,30 @@ std::vector<fs::path> finished_run_folders(const fs::path& folder) {
   return inside;
 }
 
+std::vector<std::string> left_out_runs(const fs::path& folder) {
+  std::vector<std::string> warnings;
+  if (read_summary(folder)) return warnings;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const bool run = entry.is_directory() && RunFolder{entry.path()}.holds_run();
+    if (!run || read_summary(entry.path())) continue;
+    warnings.push_back(
+        fmt::format("{} is left out: its run has not finished, or its events.jsonl "
+                    "is not whole",
+                    entry.path().string()));
+  }
+  std::sort(warnings.begin(), warnings.end());
+  return warnings;
+}
+
 std::vector<std::string> config_differences(const std::vector<TrainSummary>& runs,
                                             const Tables& tables) {
   std::vector<std::string> warnings;
   const Config first = common_config(runs.front(), tables);
   for (const TrainSummary& run : runs) {
-    const std::string difference = config_difference(first, common_config(run, tables));
+    Config here = common_config(run, tables);
+    const bool same_data = !run.data_hash.empty() && run.data_hash == runs.front().data_hash;
+    if (same_data) here.data.root = first.data.root;
+    const std::string difference = config_difference(first, here);
     if (difference.empty()) continue;
     warnings.push_back(
         fmt::format("the configurations of {} (there) and {} (here) differ in more than mode and "

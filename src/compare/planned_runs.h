@@ -29,6 +29,7 @@ struct CompareRequest {
   std::string program = "lockstep";
   std::reference_wrapper<World> world = World::alone();
   const Tables* tables = &builtin_tables();
+  bool other_data = false;  // go on beside runs that were trained with other data
   const std::atomic<bool>* stop = nullptr;
   /// Told a line about every run; only in process 0.
   std::function<void(const std::string&)> say = [](const std::string&) {};
@@ -79,12 +80,16 @@ struct ComparedRuns {
 
 /// Trains what is missing; every process takes part, and process 0 looks at the folders and has the
 /// result. None when interrupted: the same call goes on. Throws ConfigError when a folder holds
-/// a run with another configuration, and what train() throws that is not of one mode alone.
+/// a run with another configuration, or with other data unless `other_data`; and what train()
+/// throws that is not of one mode alone.
 std::optional<ComparedRuns> train_runs(const CompareRequest& request, ComparisonPlan& plan);
 
 /// The run folder itself, or those inside the folder of a comparison that hold a finished run, in
 /// order of their names. Throws DataError when there are none.
 std::vector<std::filesystem::path> finished_run_folders(const std::filesystem::path& folder);
+
+/// A warning for each folder inside that holds a run which is not finished, and so is left out.
+std::vector<std::string> left_out_runs(const std::filesystem::path& folder);
 
 /// A warning for each run whose configuration differs from the first's in more than mode and seed.
 std::vector<std::string> config_differences(const std::vector<TrainSummary>& runs,

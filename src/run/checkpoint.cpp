@@ -28,6 +28,7 @@ const char* const kKindKey = "lockstep.kind";
 const char* const kIterationKey = "lockstep.iteration";
 const char* const kLossScale = "loss_scale";
 const char* const kOptimizer = "optimizer";
+const char* const kDataHash = "data_hash";
 const char* const kSuffix = ".safetensors";
 const char* const kStateSuffix = ".state.safetensors";
 
@@ -146,6 +147,7 @@ SafetensorsFile to_file(const TrainingState& state) {
                    {"best_iter", std::to_string(state.best_iter)},
                    {"config_hash", state.config_hash},
                    {"devices", state.devices}};
+  if (!state.data_hash.empty()) file.metadata[kDataHash] = state.data_hash;
   file.metadata[kOptimizer] = state.optimizer.optimizer;
   for (const auto& [slot, values] : state.optimizer.slots) {
     file.tensors[slot_key(slot)] = to_tensor("F32", values);
@@ -188,6 +190,7 @@ TrainingState to_state(const SafetensorsFile& file, const fs::path& path) {
   state.best_iter = reader.number("best_iter");
   state.config_hash = reader.text("config_hash");
   state.devices = reader.text("devices");
+  if (file.metadata.contains(kDataHash)) state.data_hash = reader.text(kDataHash);
   state.optimizer = read_optimizer(file, reader);
   state.losses = reader.values<double>("losses", "F64");
   const std::vector<double> best = reader.values<double>("best_m_iou", "F64");

@@ -28,6 +28,7 @@ struct TrainingState {
   std::int64_t best_iter = 0;
   std::string config_hash;
   std::string devices;
+  std::string data_hash;  // Fingerprint::hash; empty: of generated images, or not known
 };
 
 struct Checkpoint {

@@ -95,6 +95,7 @@ void EventsFile::begin(const RunDescription& run) {
             {"environment", run.environment}};
   if (run.images_per_device > 0) line["images_per_device"] = run.images_per_device;
   if (run.sync_top > 0) line["sync_top"] = run.sync_top;
+  if (!run.data.empty()) line["data"] = run.data;
   file_.write(line);
 }
 

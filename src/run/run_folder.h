@@ -17,6 +17,8 @@ struct RunFolder {
   std::filesystem::path timing() const { return root / "timing.jsonl"; }
   std::filesystem::path events() const { return root / "events.jsonl"; }
   std::filesystem::path environment() const { return root / "env.json"; }
+  /// What its data set held, file by file (Fingerprint::write).
+  std::filesystem::path data() const { return root / "data.tsv"; }
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
   std::filesystem::path rank_logs() const { return root / "ranks"; }
   std::filesystem::path rank_log(int rank) const {

@@ -42,8 +42,9 @@ struct RunDescription {
   std::string gradient_exchange, exchange_reason;  // as they were chosen, and why
   std::optional<std::string> convolutions;         // summarize_choices
   Json environment;                                // describe_environment
-  Json algorithms;                                 // of a GPU's convolutions; else empty
-  Size size;                                       // of training images
+  Json data;        // what the samples' files hold: "hash", "files"; empty: they are in none
+  Json algorithms;  // of a GPU's convolutions; else empty
+  Size size;        // of training images
   std::int64_t parameters = 0;
   std::int64_t step = 0;  // steps done
   std::int64_t max_iters = 0, steps_per_epoch = 0;

@@ -152,6 +152,7 @@ void fields(Visitor& field, Record& times) {
 template <typename Visitor, Of<TrainSummary> Record>
 void fields(Visitor& field, Record& summary) {
   field("config_hash", summary.config_hash);
+  if (field.has("data_hash", !summary.data_hash.empty())) field("data_hash", summary.data_hash);
   field("bn_mode", summary.bn_mode);
   if (field.has("images_per_device", summary.images_per_device > 0))
     field("images_per_device", summary.images_per_device);
@@ -264,6 +265,16 @@ Json to_json(const Evaluation& evaluation, const std::vector<std::string>& class
   }
   json["confusion"] = confusion_json(evaluation.confusion, classes.size());
   return json;
+}
+
+std::string data_hash_of(const std::filesystem::path& run) {
+  std::string hash;
+  for_each_json_line(RunFolder{run}.events(), [&](const Json& json) {
+    const std::string type = json.value("type", "");
+    if (type != "header" && type != "resume") return;
+    hash = json.contains("data") ? json.at("data").value("hash", "") : "";
+  });
+  return hash;
 }
 
 std::optional<TrainSummary> read_summary(const std::filesystem::path& run) {

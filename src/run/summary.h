@@ -70,6 +70,7 @@ struct TrainSummary {
   TrainStatus status = TrainStatus::kDone;
   std::filesystem::path run;  // the run folder
   std::string config_hash;
+  std::string data_hash = {};  // Fingerprint::hash; empty: of generated images, or not known
   std::string bn_mode;
   std::int64_t images_per_device = 0;  // TrainRequest::images_per_device
   int sync_top = 0;                    // TrainRequest::sync_top
@@ -100,6 +101,10 @@ struct TrainSummary {
   std::vector<RankReport> ranks;  // over the same steps as `times`; empty without any
   std::vector<BatchNormDiagnostics> batch_norms;  // of the last step
 };
+
+/// What the run in `run` was last trained on (Fingerprint::hash), finished or not; empty: images
+/// are generated, or the run does not say.
+std::string data_hash_of(const std::filesystem::path& run);
 
 /// The summary of the completed run in `run`; nullopt when there is no completed run. Throws
 /// DataError when its files are damaged.

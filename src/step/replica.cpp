@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "nn/norms/batch_norm_layer.h"
+#include "step/check_declared.h"
 #include "step/parameter_ranges.h"
 #include "step/scatter.h"
 #include "sync/describe.h"
@@ -41,36 +41,6 @@ BackendOptions backend_options(const DataParallelOptions& options) {
   BackendOptions result = options.backend;
   result.sums_by_image = result.sums_by_image || options.placement_invariant;
   return result;
-}
-
-// A pattern that stands for no layer is a mistake in writing.
-void check_sync_layers(const DataParallelOptions& options, const Network& network) {
-  const auto norms = batch_norms_of(network);
-  for (const std::string& pattern : options.norm.options.sync_layers) {
-    const bool found = std::any_of(norms.begin(), norms.end(), [&](const BatchNormLayer* layer) {
-      return matches_pattern(layer->name(), pattern);
-    });
-    if (found) continue;
-    std::string names;
-    for (const BatchNormLayer* layer : norms) names += (names.empty() ? "" : ", ") + layer->name();
-    throw ConfigError(concat("BatchNormOptions::sync_layers: \"", pattern, "\" stands for no ",
-                             "BatchNorm layer of the model, which has ", names));
-  }
-}
-
-void check_norm(const DataParallelOptions& options, const Network& network) {
-  if (!options.norm.options.synchronizes()) return;
-  check_sync_layers(options, network);
-  std::size_t layers = 0, synced = 0;
-  for (const BatchNormLayer* layer : batch_norms_of(network)) {
-    if (layer->config().norm.is_frozen()) continue;
-    ++layers;
-    if (layer->config().norm.options.mode == BatchNormMode::kSync) ++synced;
-  }
-  if (layers == 0 || synced > 0) return;
-  throw ConfigError(concat("synchronized BatchNorm is asked for, but none of the model's ", layers,
-                           " BatchNorm layers is: the model does not call the norm layer that it ",
-                           "is given; let it, or wrap it in convert_sync_batchnorm"));
 }
 
 /// The model, whose exceptions are marked as its own.
@@ -140,7 +110,8 @@ TrainingReplica::TrainingReplica(const DataParallelOptions& options, SyncGroup& 
   const Shape input = options.input.with_batch(planned_batch(options, layout.ranks()));
   network_ = build_network(marked(options.model), options.norm, input,
                            training_plan(options, input.batch()), *backend_, store_);
-  check_norm(options, *network_);
+  const auto norms = batch_norms_of(*network_);
+  check_norm_layers(options, std::vector<const BatchNormLayer*>(norms.begin(), norms.end()));
   step_ = std::make_unique<TrainStep>(options, group, rank, *network_);
   validation_ = std::make_unique<Validation>(options, communicator, *backend_, store_,
                                              *step_->losses().front());

@@ -11,6 +11,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "step/replica.h"
+#include "train/before_training.h"
 #include "train/replica_readings.h"
 
 namespace lockstep {
@@ -88,12 +89,11 @@ struct Evaluator::Impl {
         loader(options.data, options.run.seed),
         images_per_batch(
             loader.task() == Task::kClassification && loader.one_size() ? kImagesPerBatch : 1) {
-    check_sizes();
+    check_evaluated_sizes(config, replicas.size(), loader);
   }
 
   ReplicaStatistics statistics(EvalStats stats, const std::vector<ReplicaStatistics>& training);
   std::int64_t images_together() const;
-  void check_sizes() const;
   int divisor() const { return static_cast<int>(config.architecture().size_divisor); }
   void predict_examples(const EvaluationOptions& options);
   ValidationExample example_of(std::int64_t index, const Batch& batch,
@@ -119,16 +119,6 @@ std::int64_t Evaluator::Impl::images_together() const {
   const std::int64_t asked =
       config.bn.eval_images.value_or(config.images_together(replicas.size()));
   return std::min(asked, loader.size());
-}
-
-void Evaluator::Impl::check_sizes() const {
-  const bool asked = config.bn.eval_stats == EvalStats::kBatch || config.run.eval_disparity;
-  if (!asked || images_together() == 1 || loader.one_size()) return;
-  throw ConfigError(concat(
-      "batch statistics of ", images_together(), " images (",
-      config.run.eval_disparity ? "run.eval_disparity" : "bn.eval_stats = \"batch\"",
-      ") need validation images of one size, and these differ; set data.resize or data.val_crop, "
-      "or bn.eval_images = 1"));
 }
 
 ReplicaStatistics Evaluator::Impl::statistics(EvalStats stats,

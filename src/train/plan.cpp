@@ -11,6 +11,7 @@
 #include "lockstep/optim/schedule.h"
 #include "nn/norms/batch_norm_layer.h"
 #include "step/replica.h"
+#include "train/before_training.h"
 #include "train/training.h"
 
 namespace lockstep {
@@ -90,6 +91,17 @@ void time_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader
   plan.image_seconds = seconds_since(start) / static_cast<double>(count);
 }
 
+// What would refuse the training is thrown, as by the training.
+void warn_as_training(TrainingPlan& plan, const Dataset& train, const ValLoader& val) {
+  begin_computing(plan.config, plan.devices);
+  plan.warnings = check_training(plan.config, plan.devices, World::alone(),
+                                 {plan.size, plan.train_images, plan.steps_per_epoch});
+  check_evaluated_sizes(plan.config, static_cast<int>(plan.devices.size()), val);
+  for (const Dataset* dataset : {&train, &val.dataset()}) warn_of_skipped(*dataset, plan.warnings);
+  for (std::string& text : look_at_data(plan.config, train, val.dataset()))
+    plan.warnings.push_back(std::move(text));
+}
+
 std::int64_t count_evaluations(const Config& config, std::int64_t steps) {
   const std::int64_t every = config.run.val_every;
   if (every <= 0) return 1;
@@ -151,6 +163,7 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
   plan.steps = config.max_iters(plan.steps_per_epoch);
   plan.evaluations = count_evaluations(config, plan.steps);
   plan.rates = learning_rates(plan);
+  warn_as_training(plan, loader.dataset(), val_loader);
 
   const auto replicas = make_replicas(config, devices, plan.global_batch, plan.size, nullptr);
   if (!config.model.backbone_weights.empty())

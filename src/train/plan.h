@@ -52,6 +52,7 @@ struct TrainingPlan {
   double step_seconds = 0;                       // median of the timed steps
   double image_seconds = 0;                      // of evaluating one image on one device
   double total_seconds = 0;                      // of the whole training, evaluations included
+  std::vector<std::string> warnings = {};        // what training would warn of
 };
 
 /// Builds the training, does `timed` steps (and two before them) and evaluates a few images, on

@@ -34,6 +34,16 @@ void set_aside(const fs::path& checkpoint, std::vector<std::string>& warnings) {
   }
 }
 
+// The same data under another path are the same data.
+bool differs_in_root_alone(const fs::path& run, const std::string& hash, Config config) {
+  try {
+    config.data.root = load_config(RunFolder{run}.config(), {}, nullptr, *config.tables).data.root;
+  } catch (const Error&) {
+    return false;
+  }
+  return hash == config_hash(config);
+}
+
 }  // namespace
 
 bool resumes_newest(const std::string& resume) { return resume.empty() || resume == "auto"; }
@@ -93,13 +103,32 @@ void ResumePoint::set_aside_newer(const RunFolder& folder,
   }
 }
 
-void ResumePoint::restore(DataParallel& replicas, const Config& config, const RunFolder& folder,
-                          World& world, std::vector<std::string>& warnings) const {
+// A run that an earlier version wrote says it once: what is saved from here on knows.
+void ResumePoint::compare_data(const Fingerprint& data, std::vector<std::string>& warnings) const {
+  if (data.hash() == state().data_hash) return;
+  if (state().data_hash.empty()) {
+    warnings.push_back(concat(path_.string(),
+                              " does not say what data it was trained with, so that ",
+                              "whether they have changed is not known"));
+    return;
+  }
+  const fs::path run = run_of(path_);
+  warnings.push_back(concat("the data are not those that ", path_.string(),
+                            " was trained with: ", data.changes_since(RunFolder{run}.data()),
+                            "; the result will be that of neither"));
+}
+
+void ResumePoint::restore(DataParallel& replicas, const Config& config, const Fingerprint& data,
+                          const RunFolder& folder, World& world,
+                          std::vector<std::string>& warnings) const {
   const fs::path run = run_of(path_);
   if (run == fs::absolute(folder.root).lexically_normal()) {
     world.on_first([&] { set_aside_newer(folder, warnings); });
   }
-  if (state().config_hash != config_hash(config)) {
+  world.on_first([&] { compare_data(data, warnings); });
+  const bool same_data = !data.hash().empty() && data.hash() == state().data_hash;
+  if (state().config_hash != config_hash(config) &&
+      !(same_data && differs_in_root_alone(run, state().config_hash, config))) {
     warnings.push_back(concat("the configuration is not the one that ", path_.string(),
                               " was trained with: the result will be that of neither"));
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "data/fingerprint.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "run/checkpoint.h"
 #include "run/run_folder.h"
@@ -38,11 +39,12 @@ class ResumePoint {
   void check_steps(std::int64_t max_iters) const;
   /// Brings the replicas to it, and the checkpoints of `folder` that are newer out of the way. Says
   /// in `warnings` why the run will not end as it would have. Throws ConfigError.
-  void restore(DataParallel& replicas, const Config& config, const RunFolder& folder, World& world,
-               std::vector<std::string>& warnings) const;
+  void restore(DataParallel& replicas, const Config& config, const Fingerprint& data,
+               const RunFolder& folder, World& world, std::vector<std::string>& warnings) const;
 
  private:
   void find(const std::string& resume, const RunFolder& folder, std::vector<std::string>& warnings);
+  void compare_data(const Fingerprint& data, std::vector<std::string>& warnings) const;
   void set_aside_newer(const RunFolder& folder, std::vector<std::string>& warnings) const;
 
   std::filesystem::path path_;

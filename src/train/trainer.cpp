@@ -376,6 +376,7 @@ void Trainer::save(const std::string& name) {
   checkpoint.state.best_score = best_.score;
   checkpoint.state.best_iter = best_.step;
   checkpoint.state.config_hash = config_hash(request_.config);
+  checkpoint.state.data_hash = session_.data->hash();
   checkpoint.state.devices = session_.layout.placement(session_.devices_text);
   save_checkpoint(session_.folder.checkpoint(name), checkpoint);
   recorder_.checkpoint(meter_.done(), name);
@@ -485,6 +486,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
   TrainSummary summary{.status = status,
                        .run = session_.folder.root,
                        .config_hash = config_hash(config),
+                       .data_hash = session_.data->hash(),
                        .bn_mode = to_string(config.bn.mode),
                        .images_per_device = request_.images_per_device,
                        .sync_top = request_.sync_top,

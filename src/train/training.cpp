@@ -52,7 +52,8 @@ constexpr OptionKey kOptionKeys[] = {
     {"CrossEntropyLoss::class_weight", "loss.class_weight"},
 };
 
-/// A message of the library in the words of who wrote a configuration.
+}  // namespace
+
 std::string with_keys(std::string text) {
   for (const OptionKey& known : kOptionKeys) {
     const std::string option = known.option;
@@ -62,8 +63,6 @@ std::string with_keys(std::string text) {
   }
   return text;
 }
-
-}  // namespace
 
 void begin_computing(const Config& config, const std::vector<Device>& devices) {
   const auto only_cpu = [&](bool option, const char* key, const char* instead) {
@@ -134,11 +133,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   begin_computing(config, devices);
   DataParallelOptions options = replica_options(config, devices, global_batch, size, world);
   options.communicator.hook = hook;
-  try {
-    return std::make_unique<DataParallel>(std::move(options));
-  } catch (const ConfigError& error) {
-    throw ConfigError(with_keys(error.what()));
-  }
+  return by_keys([&] { return std::make_unique<DataParallel>(std::move(options)); });
 }
 
 ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "run/checkpoint.h"
@@ -20,6 +21,19 @@ using FaultHook = std::function<bool(int rank, const SyncCall& call)>;
 /// ConfigError when the devices, the program or the processor cannot, or when the process already
 /// computes otherwise.
 void begin_computing(const Config& config, const std::vector<Device>& devices);
+
+/// A message of the library in the words of who wrote a configuration.
+std::string with_keys(std::string text);
+
+/// What `function` returns; ConfigErrors that it throws are in these words.
+template <typename Function>
+auto by_keys(const Function& function) {
+  try {
+    return function();
+  } catch (const ConfigError& error) {
+    throw ConfigError(with_keys(error.what()));
+  }
+}
 
 /// What a configuration says of replicas on these devices.
 DataParallelOptions replica_options(const Config& config, const std::vector<Device>& devices,

@@ -8,13 +8,13 @@
 
 #include "backend/cpu_kernels.h"
 #include "backend/probe.h"
-#include "data/data_check.h"
 #include "lockstep/core/check.h"
 #include "run/choices.h"
 #include "run/environment.h"
 #include "step/replica.h"
 #include "step/scatter.h"
 #include "sync/transport.h"
+#include "train/before_training.h"
 #include "train/plan.h"
 #include "train/training.h"
 
@@ -69,8 +69,9 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
   make_alike_replicas();
   evaluator = std::make_unique<Evaluator>(config, *replicas);
   warn_of_data();
+  read_data();
   if (resume.found()) {
-    resume.restore(*replicas, config, folder, world, warnings);
+    resume.restore(*replicas, config, *data, folder, world, warnings);
   } else {
     load_initial_weights();
     warn_of_few_values();
@@ -80,6 +81,7 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
                               cpu_kernels().name, "' on this processor do not multiply bf16 ",
                               "numbers; it takes 'avx512' and AMX or AVX512-BF16"));
   }
+  world.on_first([this] { data->write(folder.data()); });
   if (fault.active()) warnings.push_back("faults are injected (LOCKSTEP_FAULT)");
 }
 
@@ -170,6 +172,10 @@ void TrainingSession::make_loader() {
   loader = std::make_unique<TrainLoader>(config.data, options);
   max_iters = config.max_iters(loader->batches_per_epoch());
   resume.check_steps(max_iters);
+  for (std::string& text :
+       check_training(config, devices, world,
+                      {loader->size(), loader->dataset().size(), loader->batches_per_epoch()}))
+    warnings.push_back(std::move(text));
 }
 
 // Where processes have chosen other convolutions than the first they take its choices, and all make
@@ -190,14 +196,20 @@ void TrainingSession::make_alike_replicas() {
 
 // A mistake in the data costs hours; a look at some of them a second.
 void TrainingSession::warn_of_data() {
-  constexpr std::int64_t kLookedAt = 64;
   for (const Dataset* dataset : {&loader->dataset(), &evaluator->dataset()})
     warn_of_skipped(*dataset, warnings);
-  if (find_layout(config.data).generated || resume.found()) return;
-  const std::vector<std::int64_t> samples = sample_evenly(loader->dataset(), kLookedAt);
-  const SplitReport report =
-      examine_split(loader->dataset(), config.data, Split::kTrain, samples, config.data.workers);
-  for (const std::string& text : data_warnings(report, config.data)) warnings.push_back(text);
+  if (resume.found()) return;
+  for (std::string& text : look_at_data(config, loader->dataset(), evaluator->dataset()))
+    warnings.push_back(std::move(text));
+}
+
+void TrainingSession::read_data() {
+  data.emplace(loader->dataset(), evaluator->dataset(), config.data);
+  if (world.size() == 1) return;
+  if (const auto other = world.first_to_differ(data->hash())) {
+    throw DataError(concat(layout.describe(*other), " has other data than ", layout.describe(0),
+                           " in ", config.data.root.string(), "; give all processes the same"));
+  }
 }
 
 // One image's statistics are no batch's; and of fewer values than 32 a variance is off by a
@@ -261,6 +273,8 @@ RunDescription TrainingSession::describe() const {
           .exchange_reason = exchange.reason,
           .convolutions = summarize_choices(),
           .environment = describe_environment(devices),
+          .data = data->hash().empty() ? Json()
+                                       : Json{{"hash", data->hash()}, {"files", data->files()}},
           .algorithms = backend.convolutions().conv2d_algorithms(),
           .size = loader->size(),
           .parameters = replicas->parameter_count(),

@@ -44,6 +44,7 @@ class TrainingSession {
   std::unique_ptr<TrainLoader> loader;
   std::unique_ptr<DataParallel> replicas;
   std::unique_ptr<Evaluator> evaluator;
+  std::optional<Fingerprint> data;
   std::int64_t max_iters = 0;
   std::vector<std::string> started;  // from which weights, where they fitted
 
@@ -55,6 +56,7 @@ class TrainingSession {
   void make_loader();
   void make_alike_replicas();
   void warn_of_data();
+  void read_data();
   void warn_of_few_values();
   void load_initial_weights();
   ImportSummary import_initial(const char* asked_by, const std::filesystem::path& path);

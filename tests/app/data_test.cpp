@@ -118,6 +118,25 @@ TEST_CASE("a name that is not UTF-8 is told as far as it can be, in JSON too") {
   CHECK(contains(trained.out + trained.err, "left out: "));
 }
 
+TEST_CASE(
+    "data check ends as a training would that is refused, and prints what it has found first") {
+  const BlackAndWhite data;
+  const std::vector<std::string> sound{"-s", "data.mask_values=binary", "-s", "model.depth=5"};
+  std::vector<std::string> check{"data", "check", data.config.string(), "-d", "cpu:2"};
+  check.insert(check.end(), sound.begin(), sound.end());
+  const Outcome refused = data.run(check);  // one value at the lowest of five stages
+  CHECK(refused.exit_code == 2);
+  CHECK(contains(refused.out, "mean = ["));
+  CHECK(contains(refused.err, "more than one value"));
+  CHECK_FALSE(contains(refused.out, "nothing to warn of"));
+  check[4] = "cpu:1";  // both images on one device
+  CHECK(contains(data.run(check).out, "nothing to warn of"));
+  check.insert(check.end(), {"-s", "schedule.warmup_iters=9", "--json"});
+  const Json report = Json::parse(data.run(check).out);
+  CHECK(report["refusal"].is_null());
+  CHECK(contains(report["warnings"][0].get<std::string>(), "schedule.warmup_iters = 9"));
+}
+
 TEST_CASE("data check gives no mean of images that cannot be read") {
   const BlackAndWhite data;
   for (const auto& entry : fs::directory_iterator(data.folder.path() / "images" / "train"))

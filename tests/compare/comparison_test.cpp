@@ -141,6 +141,19 @@ TEST_CASE("seeds that one mode lacks are left out of the differences") {
   const Comparison comparison = compare_runs(runs);
   CHECK(comparison.pairs[0].seeds == std::vector<std::uint64_t>{0, 1});
   CHECK(comparison.rows[1].score_spread.count == 3);
+  REQUIRE(comparison.warnings.size() == 1);
+  CHECK(comparison.warnings[0].find("local has no finished run of seed 2: its mean is of fewer") !=
+        std::string::npos);
+  CHECK(compare_runs(three_seeds()).warnings.empty());
+}
+
+TEST_CASE("runs of other data are warned about, but not those that do not know theirs") {
+  std::vector<TrainSummary> runs = three_seeds();
+  runs[0].data_hash = "a", runs[1].data_hash = "a";
+  CHECK(compare_runs(runs).warnings.empty());
+  runs[3].data_hash = "b";
+  REQUIRE(compare_runs(runs).warnings.size() == 1);
+  CHECK(compare_runs(runs).warnings[0].find("mix two data sets") != std::string::npos);
 }
 
 TEST_CASE("one seed gives a difference and claims nothing more") {

@@ -2,12 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include "data/place.h"
 #include "lockstep/core/check.h"
 #include "support/temporary_folder.h"
 #include "train/diagnosis/sync_layers.h"
 
 namespace lockstep {
 namespace {
+
+namespace fs = std::filesystem;
 
 CompareRequest request_in(const test::TemporaryFolder& folder) {
   CompareRequest request;
@@ -133,6 +136,42 @@ TEST_CASE("plans: numbers of layers that there are not, and modes that have none
   check("local:top:3", "only sync has layers that synchronize and others");
   check("sync:top:7", "--modes sync:top:7: the network has 6 layers");
   check("sync:3", "bn.mode");
+}
+
+TEST_CASE("a comparison goes on with the same data, and with others only when it is told to") {
+  const test::Place place;
+  std::vector<std::string> said;
+  CompareRequest request;
+  request.config = place.config();
+  request.modes = {"local", "sync"};
+  request.seeds = 1;
+  request.devices = "cpu:2";
+  request.output = place.path("comparison/x").parent_path();
+  request.console = Console::kQuiet;
+  request.say = [&](const std::string& line) { said.push_back(line); };
+  const auto compare = [&](const fs::path& root) {
+    request.overrides = {"data.root=" + root.string()};
+    ComparisonPlan plan = plan_comparison(request);
+    return train_runs(request, plan)->finished.size();
+  };
+  const fs::path root = place.config().parent_path();
+  CHECK(compare(root) == 2);
+  const TempFolder moved;
+  for (const char* kind : {"images", "masks"})
+    fs::copy(root / kind, moved.path() / kind, fs::copy_options::recursive);
+  CHECK(compare(moved.path()) == 2);
+  CHECK(said.back().find("done before") != std::string::npos);
+  place.mask("train/0.png", {16, 16}, {0, 1});
+  request.seeds = 2;
+  CHECK_THROWS_WITH_AS(compare(root), doctest::Contains("1 file changed (masks/train/0.png)"),
+                       ConfigError);
+  CHECK_THROWS_WITH_AS(compare(root), doctest::Contains("--other-data"), ConfigError);
+  request.other_data = true;
+  CHECK(compare(root) == 4);
+  CHECK(left_out_runs(request.output).empty());
+  write_file(request.output / "sync-s1" / "events.jsonl", std::string());
+  REQUIRE(left_out_runs(request.output).size() == 1);
+  CHECK(left_out_runs(request.output)[0].find("sync-s1 is left out") != std::string::npos);
 }
 
 TEST_CASE("folders without a finished run are refused") {

@@ -210,7 +210,10 @@ Size FileDataset::image_size(std::int64_t index) const {
   return read_image_size(pair(index).image);
 }
 
-std::string FileDataset::describe(std::int64_t index) const { return pair(index).image; }
+std::string FileDataset::describe(std::int64_t index) const {
+  LOCKSTEP_CHECK(index >= 0 && index < size(), "sample ", index, " of a data set of ", size());
+  return names_[2 * static_cast<std::size_t>(index)];
+}
 
 std::vector<std::string> FileDataset::files(std::int64_t index) const {
   const FilePair files = pair(index);

@@ -1,0 +1,136 @@
+#include "train/before_training.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "config/judged_values.h"
+#include "data/batch_plan.h"
+#include "lockstep/core/check.h"
+#include "lockstep/data/loader.h"
+#include "step/check_declared.h"
+#include "train/training.h"
+
+namespace lockstep {
+namespace {
+
+SplitReport examine(const Dataset& dataset, const DataOptions& options, Split split,
+                    std::int64_t count) {
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(dataset.size()));
+  std::iota(samples.begin(), samples.end(), 0);
+  if (count > 0) samples = sample_evenly(dataset, count);
+  return examine_split(dataset, options, split, samples, options.workers);
+}
+
+void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+/// The sizes that global batches will have: an epoch's last may be smaller.
+std::vector<std::int64_t> batch_sizes(const Config& config, int ranks, std::int64_t images) {
+  const std::int64_t batch = config.global_batch(ranks);
+  if (config.batch.drop_last || images % batch == 0) return {batch};
+  if (images < batch) return {images};
+  return {batch, images % batch};
+}
+
+// What a training asks of its loader and itself before the first step.
+void check_loaded(const Config& config, const std::vector<Device>& devices, const Dataset& train,
+                  std::vector<std::string>& warnings) {
+  World& world = World::alone();
+  const int ranks = make_rank_layout(world, devices).ranks();
+  const BatchPlan plan =
+      plan_batches(config.data, train, config.global_batch(ranks), config.batch.drop_last);
+  append(warnings,
+         check_training(config, devices, world, {plan.size, train.size(), plan.batches_per_epoch}));
+  if (config.bn.eval_stats == EvalStats::kBatch || config.run.eval_disparity)
+    check_evaluated_sizes(config, ranks, ValLoader(config.data, config.run.seed));
+}
+
+void find_refusal(const Config& config, const std::vector<Device>& devices, const Dataset& train,
+                  DataReport& report) {
+  const bool left_out = config.data.skip_broken && !report.train.broken.empty();
+  try {
+    if (left_out) {
+      check_loaded(config, devices, *make_dataset(config.data, Split::kTrain, config.run.seed),
+                   report.warnings);
+    } else {
+      check_loaded(config, devices, train, report.warnings);
+    }
+  } catch (const std::exception&) {
+    report.refusal = std::current_exception();
+  }
+}
+
+void warn_of_duplicates(DataReport& report) {
+  if (report.duplicates.empty()) return;
+  report.warnings.push_back(
+      concat("data: ", report.duplicates.size(),
+             " validation images are training images, too: ", report.duplicates.front(),
+             report.duplicates.size() > 1 ? " and others" : "", "; the validation flatters"));
+}
+
+}  // namespace
+
+std::vector<std::string> check_training(const Config& config, const std::vector<Device>& devices,
+                                        World& world, const TrainingShape& shape) {
+  throw_if_refused(judge_values(config));
+  const int ranks = make_rank_layout(world, devices).ranks();
+  const auto judged = judge_run(config, config.max_iters(shape.steps_per_epoch), ranks);
+  throw_if_refused(judged);
+  std::vector<std::string> warnings;
+  for (const JudgedValue& value : judged) warnings.push_back(to_string(value));
+  const std::int64_t batch = config.global_batch(ranks);
+  append(warnings, by_keys([&] {
+           return check_declared(replica_options(config, devices, batch, shape.size, world), ranks,
+                                 batch_sizes(config, ranks, shape.images));
+         }));
+  return warnings;
+}
+
+std::vector<std::string> look_at_data(const Config& config, const Dataset& train,
+                                      const Dataset& val) {
+  constexpr std::int64_t kLookedAt = 64;
+  std::vector<std::string> warnings = repetition_warnings(train, val, config.data);
+  if (find_layout(config.data).generated) return warnings;
+  for (const auto& [split, dataset] : {std::pair{Split::kTrain, &train}, {Split::kVal, &val}}) {
+    append(warnings, data_warnings(examine(*dataset, config.data, split, kLookedAt), config.data));
+  }
+  return warnings;
+}
+
+void check_evaluated_sizes(const Config& config, int ranks, const ValLoader& loader) {
+  const bool asked = config.bn.eval_stats == EvalStats::kBatch || config.run.eval_disparity;
+  const std::int64_t together =
+      std::min(config.bn.eval_images.value_or(config.images_together(ranks)), loader.size());
+  if (!asked || together == 1 || loader.one_size()) return;
+  throw ConfigError(concat(
+      "batch statistics of ", together, " images (",
+      config.run.eval_disparity ? "run.eval_disparity" : "bn.eval_stats = \"batch\"",
+      ") need validation images of one size, and these differ; set data.resize or data.val_crop, "
+      "or bn.eval_images = 1"));
+}
+
+DataReport check_data(const Config& config, const std::vector<Device>& devices,
+                      std::int64_t count) {
+  DataReport report;
+  report.options = config.data;
+  report.options.skip_broken = false;  // what is broken is to be told
+  report.classes = class_names(config.data);
+  begin_computing(config, devices);
+  const auto train = make_dataset(report.options, Split::kTrain, config.run.seed);
+  const auto val = make_dataset(report.options, Split::kVal, config.run.seed);
+  report.train = examine(*train, report.options, Split::kTrain, count);
+  report.val = examine(*val, report.options, Split::kVal, count);
+  report.weights = median_frequency_weights(report.train);
+  for (const auto& [a, b] : find_duplicates(*train, report.train, *val, report.val))
+    report.duplicates.push_back(concat(train->describe(a), " = ", val->describe(b)));
+  append(report.warnings, repetition_warnings(*train, *val, report.options));
+  for (const SplitReport* split : {&report.train, &report.val})
+    append(report.warnings, data_warnings(*split, report.options));
+  warn_of_duplicates(report);
+  find_refusal(config, devices, *train, report);
+  return report;
+}
+
+}  // namespace lockstep
