@@ -16,6 +16,7 @@
 #include "config/diagnostics.h"
 #include "config/judged_values.h"
 #include "config/suggest.h"
+#include "core/utf8.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -44,6 +45,7 @@ class ConfigReader {
  private:
   void fill_defaults();
   void fill_from_layout();
+  void fill_found_classes();
   void resolve_paths();
   std::filesystem::path resolved(const std::filesystem::path& path) const;
   void convert_momentum();
@@ -99,9 +101,22 @@ void ConfigReader::fill_from_layout() {
   if (!has("data.num_classes") && there) {
     data.num_classes = static_cast<int>(layout_classes(data).size());
   }
+  if (there) fill_found_classes();
   // Every image has a class: no number is free to say that it has none.
   if (layout->task == Task::kClassification && !has("data.ignore_index")) {
     data.ignore_index = std::numeric_limits<Label>::max();
+  }
+}
+
+// A run that knows the names can be used where its data are not.
+void ConfigReader::fill_found_classes() {
+  DataOptions& data = config_.data;
+  if (!data.has_classes_in_data() || has("data.classes")) return;
+  try {
+    std::vector<std::string> names = class_names(data);
+    if (std::all_of(names.begin(), names.end(), is_utf8)) data.classes = std::move(names);
+  } catch (const Error&) {
+    return;  // who needs them says why there are none
   }
 }
 
@@ -309,10 +324,12 @@ void ConfigReader::check_class_names() {
   }
 }
 
-// A run's own config.toml has every key, with those that mean nothing in it: nobody wrote them.
+// A run's own config.toml has every key, with those that mean nothing in it: nobody wrote them. The
+// names of classes may have been found just now.
 bool ConfigReader::is_resolved(const std::vector<ConfigValue>& values) const {
-  return std::all_of(values.begin(), values.end(),
-                     [this](const ConfigValue& value) { return has(value.key); });
+  return std::all_of(values.begin(), values.end(), [this](const ConfigValue& value) {
+    return has(value.key) || value.key == "data.classes";
+  });
 }
 
 // A run that is there was trained with what it says: it can be looked at, but not trained again.

@@ -238,6 +238,7 @@ struct WrittenValue {
   std::string text;
   std::string hashed;  // a value that was renamed keeps its name here
   std::string former_default;
+  bool counts = true;
 };
 
 /// Collects the values that are written.
@@ -248,13 +249,13 @@ class OptionWriter : public SectionVisitor<OptionWriter> {
     if (!option.written) return;
     const std::string text = Codec<Field>::write(field, option);
     if (text.empty()) return;
-    values_[path_of(key)] = {text, hashed(field, text), option.former_default};
+    values_[path_of(key)] = {text, hashed(field, text), option.former_default, option.counts};
   }
 
   template <typename Variant>
   void alternatives(const char* key, Variant& variant) {
     const std::string name = quoted(name_of_chosen(variant));
-    values_[path_of(key)] = {name, name, ""};
+    values_[path_of(key)] = {name, name, "", true};
     std::visit([this](auto& chosen) { chosen.visit_options(*this); }, variant);
   }
 
@@ -351,7 +352,7 @@ std::vector<ConfigValue> config_values(const Config& config) {
   for (const auto& [key, path] : placed_keys(config)) {
     const auto found = written.find(path);
     if (found == written.end()) continue;
-    values.push_back({path, found->second.text, key->doc, "", key->counts});
+    values.push_back({path, found->second.text, key->doc, "", found->second.counts});
   }
   return values;
 }
@@ -370,10 +371,11 @@ std::string hashed_text(const Config& config) {
   };
   std::string text;
   for (const auto& [key, path] : placed_keys(config)) {
-    const std::string value = find(values, path).hashed;
+    const WrittenValue value = find(values, path);
     const bool placed = path != key->path;  // one of several: that it is there counts
-    if (!key->counts || (!placed && value == implied(key->path))) continue;
-    text += fmt::format("{}={}\n", path, value);
+    const bool counts = key->counts && value.counts;
+    if (!counts || (!placed && value.hashed == implied(key->path))) continue;
+    text += fmt::format("{}={}\n", path, value.hashed);
   }
   return text;
 }

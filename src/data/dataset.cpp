@@ -172,6 +172,12 @@ std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, s
                              : std::move(dataset);
 }
 
+bool DataOptions::has_classes_in_data() const {
+  return layouts != nullptr &&
+         std::any_of(layouts->begin(), layouts->end(),
+                     [&](const auto& known) { return known.name == layout && known.find_classes; });
+}
+
 std::vector<std::string> layout_classes(const DataOptions& options) {
   const DataLayout& layout = find_layout(options);
   if (!layout.find_classes) return layout.classes;
@@ -206,7 +212,13 @@ std::vector<std::string> class_names(const DataOptions& options) {
     }
     return check_distinct(options.classes);
   }
-  std::vector<std::string> own = layout_classes(options);
+  std::vector<std::string> own;
+  try {
+    own = layout_classes(options);
+  } catch (const DataError& error) {
+    throw DataError(concat(error.what(), "; without the data, data.classes = [...] names the ",
+                           count, " classes"));
+  }
   if (static_cast<int>(own.size()) == count) return check_distinct(own);
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(concat("class_", i));

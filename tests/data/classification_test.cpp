@@ -109,6 +109,32 @@ TEST_CASE("imagefolder: classes are training's folders in order, images at any d
   CHECK(label_of(*val, 1) == 2);
 }
 
+TEST_CASE("imagefolder: named classes need no training split, and no folder shifts their numbers") {
+  const TempFolder folder;
+  DataOptions data = image_folder_options(folder);
+  data.classes = class_names(data);
+  data.num_classes = 3;
+  std::filesystem::remove_all(folder.file("train/cat"));
+  CHECK(label_of(*make_dataset(data, Split::kTrain, 0), 1) == 2);  // "dog" stays class 2
+  std::filesystem::remove_all(folder.file("train"));
+  const auto val = make_dataset(data, Split::kVal, 0);
+  CHECK(label_of(*val, 0) == 0);
+  CHECK(label_of(*val, 1) == 2);
+  std::filesystem::remove_all(folder.path());
+  CHECK(class_names(data) == std::vector<std::string>{"ant", "cat", "dog"});
+  data.classes = {};
+  CHECK(contains(message_of<DataError>([&] { class_names(data); }),
+                 "without the data, data.classes = [...] names the 3 classes"));
+}
+
+TEST_CASE("imagefolder: names of one's own are those of the folders in their order") {
+  const TempFolder folder;
+  DataOptions data = image_folder_options(folder);
+  data.classes = {"Ameise", "Katze", "Hund"};
+  CHECK(label_of(*make_dataset(data, Split::kVal, 0), 1) == 2);
+  CHECK(class_names(data)[1] == "Katze");
+}
+
 TEST_CASE("imagefolder: what does not fit is refused and named") {
   const TempFolder folder;
   DataOptions data = image_folder_options(folder);
@@ -122,7 +148,8 @@ TEST_CASE("imagefolder: what does not fit is refused and named") {
   CHECK(contains(refusal(data, Split::kVal), "test; it does not exist ("));
   data.val = "val";
   write_png(folder.file("val/bird/x.png"), plain({6, 8}, 1, 1, 1));
-  CHECK(contains(refusal(data, Split::kVal), "val/bird is not a class: the training split has 3"));
+  CHECK(
+      contains(refusal(data, Split::kVal), "val/bird is not a class: none of the 3 has this name"));
   write_file(folder.file("train/dog/photo.webp"), std::string("RIFF"));
   CHECK(contains(refusal(data), "photo.webp: expected JPEG or PNG images, got .webp"));
   std::filesystem::remove(folder.file("train/dog/photo.webp"));

@@ -105,6 +105,9 @@ struct DataOptions {
   int train_images = 400, val_images = 100;  // generated ones: how many
   std::optional<AugmentOptions> augment;
 
+  /// Whether the classes' names are part of the data (DataLayout::find_classes).
+  bool has_classes_in_data() const;
+
   template <typename Visitor>
   void visit_options(Visitor& v) {
     visit_files(v);
@@ -133,7 +136,9 @@ struct DataOptions {
     v("ignore_index", ignore_index,
       "label value that does not count; default 255, classification: none",
       {.in = {.lo = 0, .hi = 65535}});
-    v("classes", classes, "names, for tables", {.what = "class names"});
+    // Those that were found say no more than the data does.
+    v("classes", classes, "names, for tables; imagefolder: by default those of the folders",
+      {.what = "class names", .counts = !has_classes_in_data()});
     v("mask_values", mask_values, "binary: black-and-white masks, 255 is class 1",
       {.written = mask_values != MaskValues::kClasses});
     v("palette", palette, "a colour for each class: of masks in RGB, and of pictures",

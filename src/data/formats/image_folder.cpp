@@ -90,10 +90,28 @@ std::vector<fs::path> images_below(const fs::path& folder) {
 void check_known(const fs::path& split, const std::vector<std::string>& folders,
                  const std::vector<std::string>& classes) {
   for (const std::string& folder : folders) {
-    if (std::binary_search(classes.begin(), classes.end(), folder)) continue;
-    throw DataError(concat((split / folder).string(), " is not a class: the training split has ",
-                           classes.size(), " folders and none of this name"));
+    if (std::find(classes.begin(), classes.end(), folder) != classes.end()) continue;
+    throw DataError(concat((split / folder).string(), " is not a class: none of the ",
+                           classes.size(), " has this name"));
   }
+}
+
+bool is_subset(const std::vector<std::string>& names, const std::vector<std::string>& of) {
+  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    return std::find(of.begin(), of.end(), name) != of.end();
+  });
+}
+
+// [class] its folder. Where the folders' names are those of the classes, as in a run's own
+// configuration, they say which is which, also where some of them, or the training split, are not
+// there.
+std::vector<std::string> folders_of_classes(const DataOptions& options) {
+  const fs::path split = options.root / options.train;
+  const bool there = fs::is_directory(split);
+  if (!options.classes.empty() && (!there || is_subset(class_folders(split), options.classes))) {
+    return options.classes;
+  }
+  return image_folder_classes(options);
 }
 
 }  // namespace
@@ -106,7 +124,7 @@ std::vector<std::string> image_folder_classes(const DataOptions& options) {
 }
 
 std::unique_ptr<Dataset> make_image_folder(const DataOptions& options, Split split, std::uint64_t) {
-  const std::vector<std::string> classes = image_folder_classes(options);
+  const std::vector<std::string> classes = folders_of_classes(options);
   if (static_cast<std::size_t>(options.num_classes) < classes.size()) {
     throw ConfigError(concat("data.num_classes = ", options.num_classes, ", but ",
                              (options.root / options.train).string(), " has ", classes.size(),
@@ -119,9 +137,9 @@ std::unique_ptr<Dataset> make_image_folder(const DataOptions& options, Split spl
   LongWork work("listing " + folder.string(), "classes", static_cast<std::int64_t>(classes.size()));
   for (std::size_t c = 0; c < classes.size(); ++c) {
     const fs::path of_class = folder / classes[c];
-    const std::vector<fs::path> images =
-        fs::is_directory(of_class) ? images_below(of_class) : std::vector<fs::path>{};
-    if (images.empty() && split == Split::kTrain) {
+    const bool there = fs::is_directory(of_class);
+    const std::vector<fs::path> images = there ? images_below(of_class) : std::vector<fs::path>{};
+    if (there && images.empty() && split == Split::kTrain) {
       throw DataError(concat(of_class.string(), ": expected files *.jpg *.jpeg *.png, found none"));
     }
     for (const fs::path& image : images) files.push_back({image, static_cast<Label>(c)});
