@@ -14,6 +14,7 @@
 
 #include "app/command.h"
 #include "app/completion.h"
+#include "app/first_screen.h"
 #include "app/terminal.h"
 #include "config/suggest.h"
 #include "lockstep/core/check.h"
@@ -37,14 +38,12 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 }
 
 // CLI11 only says that a subcommand is required, so the word is looked at before it parses.
-void check_subcommand(const CLI::App& app, int argc, const char* const* argv) {
+void check_subcommand(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) {
     names.push_back(command->get_name());
   }
   const std::string list = fmt::format("{}", fmt::join(names, ", "));
-  if (argc < 2) throw ConfigError("expected a subcommand: " + list + "; --help says more");
-  const std::string word = argv[1];
   if (word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
   const std::string hint = did_you_mean(word, names);
   throw ConfigError(fmt::format("unknown subcommand `{}`{}", word,
@@ -86,10 +85,32 @@ std::optional<int> run_hidden(const CLI::App& app, int argc, const char* const* 
   return std::nullopt;
 }
 
+/// `help COMMAND` is `COMMAND --help`.
+std::vector<const char*> without_help(int argc, const char* const* argv) {
+  std::vector<const char*> words(argv, argv + argc);
+  if (words.size() < 2 || std::string_view(words[1]) != "help") return words;
+  words.erase(words.begin() + 1);
+  words.resize(std::min<std::size_t>(words.size(), 2));
+  words.push_back("--help");
+  return words;
+}
+
+/// What the typed subcommand lacks; nothing where it is another mistake.
+std::optional<std::string> what_is_missing(std::span<const DeclaredCommand> commands,
+                                           std::span<const char* const> words) {
+  const std::vector<std::string> typed(words.begin() + 1, words.end());
+  for (const DeclaredCommand& command : commands) {
+    if (typed.empty() || command.command.name != typed.front()) continue;
+    const auto missing = command.options->missing();
+    if (missing) return describe_missing(command.command, *missing, typed);
+  }
+  return std::nullopt;
+}
+
 /// The subcommand that was typed.
 const DeclaredCommand& parse(CLI::App& app, std::span<const DeclaredCommand> commands, int argc,
                              const char* const* argv) {
-  check_subcommand(app, argc, argv);
+  check_subcommand(app, argv[1]);
   app.parse(argc, argv);
   const auto chosen = std::ranges::find_if(
       commands, [](const DeclaredCommand& command) { return command.parser->parsed(); });
@@ -123,6 +144,7 @@ int run_in_world(const DeclaredCommand& chosen) {
 }
 
 int run_command(int argc, const char* const* argv, const Tables& tables) {
+  const std::vector<const char*> words = without_help(argc, argv);
   CLI::App app(program().says, program().name);
   app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
   CommonArguments common;
@@ -130,13 +152,22 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   common.tables = &tables;
   const auto commands = declare_commands(app, common);
   if (const auto exit_code = run_hidden(app, argc, argv, tables)) return *exit_code;
+  if (argc < 2) {
+    fmt::print("{}\n", app.help());
+    throw ConfigError("expected a subcommand, for example lockstep quickstart");
+  }
   try {
-    const DeclaredCommand& chosen = parse(app, commands, argc, argv);
+    const DeclaredCommand& chosen =
+        parse(app, commands, static_cast<int>(words.size()), words.data());
     const ShownProgress shown;
     if (!chosen.command.by_several_processes) return run_alone(chosen);
     return run_in_world(chosen);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+    if (const auto missing = what_is_missing(commands, words); lacks && missing) {
+      throw ConfigError(*missing);
+    }
     throw ConfigError(error.what());
   }
 }

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -81,6 +82,13 @@ class CommandOption {
   std::vector<GoesWith>& goes_with_;
 };
 
+/// A positional that a command needs and was not given.
+struct MissingArgument {
+  std::string name;                // "TARGET"
+  std::string says;                // of the help
+  std::vector<std::string> kinds;  // CommandOption::takes: "RUN", "FILE", or words
+};
+
 /// The options of a subcommand, in the order of its help. Their values are filled in by parsing.
 class Options {
  public:
@@ -107,6 +115,8 @@ class Options {
   /// Called as soon as all values are there.
   void after_parsing(std::function<void()> check);
   bool given(const std::string& name) const;
+  /// The first that is required and not there. After parsing, also where that has failed.
+  std::optional<MissingArgument> missing() const;
 
   /// Throws ConfigError for what the parser lets pass: an option that is there twice, one that
   /// would be ignored, and an empty value, which an unset variable of a shell leaves: it is no

@@ -52,7 +52,7 @@ void write_page(const CompareArguments& arguments, const std::vector<TrainSummar
   }
 }
 
-/// Returns the comparison's first lines.
+/// Returns the comparison's first lines, without tables all of them.
 std::string report(const CompareArguments& arguments, const std::vector<TrainSummary>& runs,
                    const fs::path& folder, std::vector<FailedRun> failed = {},
                    const std::vector<std::string>& left_out = {}) {
@@ -68,9 +68,11 @@ std::string report(const CompareArguments& arguments, const std::vector<TrainSum
     write_file_atomically(folder / "comparison.json", json);
     write_file_atomically(folder / "comparison.md", text);
   }
-  fmt::print("{}{}", arguments.common.json ? "" : "\n", arguments.common.json ? json : text);
+  if (arguments.tables) {
+    fmt::print("{}{}", arguments.common.json ? "" : "\n", arguments.common.json ? json : text);
+  }
   if (!folder.empty()) write_page(arguments, runs, comparison, folder);
-  return headline(comparison);
+  return arguments.tables ? headline(comparison) : answers(comparison);
 }
 
 CompareRequest request_of(const CompareArguments& arguments) {

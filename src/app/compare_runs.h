@@ -19,11 +19,12 @@ struct CompareArguments {
   bool verbose = false;                       // --verbose: the runs' own lines, too
   bool no_images = false;                     // --no-images: none in report.html
   bool other_data = false;                    // --other-data
+  bool tables = true;                         // print them; else they are in the files alone
 };
 
 struct ComparedModes {
   int exit_code = 0;
-  std::string answer = {};  // its first lines; in process 0
+  std::string answer = {};  // its first lines, without tables all of them; in process 0
 };
 
 /// Trains the runs of the configuration, inputs.front(), that are missing, shows the table, and

@@ -10,6 +10,7 @@
 #include "app/files.h"
 #include "config/suggest.h"
 #include "core/json.h"
+#include "io/file_bytes.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -53,8 +54,11 @@ const DocsPage& find_page(const std::vector<DocsPage>& pages, const std::string&
 void print(const DocsPage& page, bool as_json) {
   std::ifstream stream(page.path);
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (stream.fail() || text.empty())
-    throw Error(fmt::format("docs: {} cannot be read", page.path.string()));
+  if (stream.fail() || text.empty()) {
+    const std::string why_not = why_unreadable(page.path);
+    throw Error(fmt::format("docs: {} cannot be read: {}", page.path.string(),
+                            why_not.empty() ? "it is empty" : why_not));
+  }
   if (!as_json) {
     fmt::print("{}", text);
     return;

@@ -82,15 +82,20 @@ std::optional<fs::path> share_folder() {
   return fs::is_directory(folder, error) ? std::optional(folder) : std::nullopt;
 }
 
-fs::path here_or_shared(const fs::path& path) {
+fs::path find_shared(const fs::path& path) {
   std::error_code error;
   if (path.empty() || path.is_absolute() || fs::exists(path, error)) return path;
   const auto share = share_folder();
-  if (!share || !fs::is_regular_file(*share / path, error)) return path;
-  const fs::path shared = *share / path;
-  fmt::print(stderr, "lockstep: {} is not in this folder; taking {}\n", path.string(),
-             shared.string());
-  return shared;
+  return share && fs::is_regular_file(*share / path, error) ? *share / path : path;
+}
+
+fs::path here_or_shared(const fs::path& path) {
+  fs::path found = find_shared(path);
+  if (found != path) {
+    fmt::print(stderr, "lockstep: {} is not in this folder; taking {}\n", path.string(),
+               found.string());
+  }
+  return found;
 }
 
 std::vector<std::string> shared_configs() {

@@ -14,8 +14,10 @@ namespace lockstep {
 /// source tree. Nothing when it is not there.
 std::optional<std::filesystem::path> share_folder();
 
-/// `path` itself, unless only share_folder() has a file of that name: then that, and a line on
-/// stderr says so.
+/// `path` itself, unless only share_folder() has a file of that name: then that.
+std::filesystem::path find_shared(const std::filesystem::path& path);
+
+/// The same of what a person has named: a line on stderr says where it was found.
 std::filesystem::path here_or_shared(const std::filesystem::path& path);
 
 /// Example configurations, as paths that here_or_shared() takes.

@@ -174,6 +174,17 @@ void Options::after_parsing(std::function<void()> check) { command_.callback(std
 
 bool Options::given(const std::string& name) const { return command_.count(name) > 0; }
 
+std::optional<MissingArgument> Options::missing() const {
+  for (const CLI::Option* option : std::as_const(command_).get_options()) {
+    if (!option->get_positional() || !option->get_required() || option->count() > 0) continue;
+    std::string type = option->get_type_name();
+    if (type.empty()) type = option->get_name(true, false);
+    return MissingArgument{option->get_name(true, false), option->get_description(),
+                           CLI::detail::split(type, '|')};
+  }
+  return std::nullopt;
+}
+
 void Options::check() const {
   check_values();
   check_together();

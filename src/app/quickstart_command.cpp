@@ -32,15 +32,16 @@ int run_quickstart(const QuickstartArguments& arguments) {
   compare.common = arguments.common;
   if (compare.common.output.empty()) compare.common.output = "runs/quickstart";
   compare.common.devices = kDevices;
-  compare.inputs = {here_or_shared(kConfig)};
+  compare.inputs = {find_shared(kConfig)};
   compare.common.overrides.assign(kSmaller.begin(), kSmaller.end());
   compare.modes = {"local", "sync", "instance"};
   compare.seeds = arguments.seeds;
   compare.verbose = true;
+  compare.tables = false;
   fmt::print(
       "quickstart: which norm, evaluated how? Training local and sync BatchNorm and "
-      "InstanceNorm, {} seeds each, on 4 virtual devices\n",
-      arguments.seeds);
+      "InstanceNorm, {} seed{} each, on 4 virtual devices\n",
+      arguments.seeds, arguments.seeds == 1 ? "" : "s");
   const ComparedModes compared = train_and_compare(compare);
   if (compared.exit_code != kExitDone) return compared.exit_code;
   fmt::print(R"(

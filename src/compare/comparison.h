@@ -174,6 +174,8 @@ std::vector<std::string> curve_claims(const Comparison& comparison);
 
 /// The best row, its cost, and the claims of a curve: a line each.
 std::string headline(const Comparison& comparison);
+/// The headline, a line for each difference that is told, and the warnings.
+std::string answers(const Comparison& comparison);
 
 /// Differences to tell of one by one: between the modes as they are evaluated, between the
 /// evaluations of a mode, and between the best row and all others. Of a curve all but

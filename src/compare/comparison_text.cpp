@@ -156,7 +156,7 @@ std::string layers_section(const Comparison& comparison) {
          layer_table(modes);
 }
 
-std::string answers(const Comparison& comparison) {
+std::string paired_answers(const Comparison& comparison) {
   if (comparison.pairs.empty()) {
     return "One mode only (" + comparison.modes.front().mode + "): nothing to compare\n";
   }
@@ -170,6 +170,12 @@ std::string answers(const Comparison& comparison) {
 }
 
 }  // namespace
+
+std::string answers(const Comparison& comparison) {
+  std::string text = paired_answers(comparison);
+  for (const std::string& warning : comparison.warnings) text += "Warning: " + warning + "\n";
+  return text;
+}
 
 std::string headline(const Comparison& comparison) {
   std::string text;
@@ -235,7 +241,6 @@ std::vector<std::string> layer_notes(const Comparison& comparison) {
 
 std::string to_markdown(const Comparison& comparison) {
   std::string text = answers(comparison);
-  for (const std::string& warning : comparison.warnings) text += "Warning: " + warning + "\n";
   if (comparison.curve) text += "\n" + curve_table(comparison);
   const bool own = std::any_of(comparison.rows.begin(), comparison.rows.end(),
                                [](const Row& row) { return row.cell.by == "own"; });

@@ -9,6 +9,7 @@
 #include "config/config_schema.h"
 #include "config/removed_keys.h"
 #include "config/suggest.h"
+#include "io/file_bytes.h"
 
 namespace lockstep {
 namespace {
@@ -75,13 +76,16 @@ SourceSpan ConfigSource::span(const std::string& key) const {
 }
 
 void ConfigSource::read_file() {
-  std::ifstream stream(path_, std::ios::binary);
+  const std::string why_not = why_unreadable(path_);
   std::ostringstream text;
-  if (stream && std::filesystem::is_regular_file(path_)) text << stream.rdbuf();
+  if (why_not.empty()) text << std::ifstream(path_, std::ios::binary).rdbuf();
   sources_.push_back(make_source(path_.string(), text.str()));
   const SourceText& source = sources_.back();
-  if (!stream || !std::filesystem::is_regular_file(path_)) {
-    diagnostics_.error({&source}, "cannot read this configuration file");
+  if (!why_not.empty()) {
+    const std::filesystem::path own = path_ / "config.toml";
+    const bool of_run = why_unreadable(own).empty();
+    diagnostics_.error({&source}, "cannot read this configuration file: " + why_not,
+                       of_run ? "a run's is " + own.string() : "");
     diagnostics_.throw_if_errors();
   }
   try {

@@ -1,5 +1,7 @@
 #include "io/file_bytes.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -8,6 +10,13 @@
 
 namespace lockstep {
 namespace fs = std::filesystem;
+
+std::string why_unreadable(const fs::path& path) {
+  std::error_code unknown;
+  if (::access(path.c_str(), R_OK) != 0) return std::strerror(errno);
+  if (fs::is_directory(path, unknown)) return "it is a folder";
+  return fs::is_regular_file(path, unknown) ? "" : "it is no plain file";
+}
 
 std::ifstream open_to_read(const fs::path& path, std::uint64_t& bytes) {
   std::error_code error;

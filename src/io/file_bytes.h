@@ -7,9 +7,14 @@
 #include <filesystem>
 #include <fstream>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace lockstep {
+
+/// What keeps a file from being read: "No such file or directory", "Permission denied", "it is a
+/// folder"; empty where nothing does.
+std::string why_unreadable(const std::filesystem::path& path);
 
 /// Opens a file to read, and gives its length. Throws DataError, without the file's name, that says
 /// what the system said.

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "io/atomic_file.h"
+#include "io/file_bytes.h"
 #include "lockstep/core/check.h"
 #include "run/run_folder.h"
 
@@ -14,6 +15,11 @@ void JsonLines::write(const Json& line) { file_.write(json_text(line) + '\n'); }
 
 void for_each_json_line(const std::filesystem::path& path,
                         const std::function<void(const Json& line)>& use) {
+  std::error_code unknown;
+  const std::string why_not = why_unreadable(path);
+  if (!why_not.empty() && std::filesystem::exists(path, unknown)) {
+    throw DataError(concat(path.string(), ": cannot be read: ", why_not));
+  }
   std::ifstream stream(path, std::ios::binary);
   std::int64_t number = 0;
   for (std::string line; std::getline(stream, line);) {

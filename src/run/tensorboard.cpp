@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "config/config.h"
+#include "io/file_bytes.h"
 #include "lockstep/core/check.h"
 #include "run/json_lines.h"
 #include "run/run_sink.h"
@@ -91,7 +92,9 @@ std::vector<Scalar> scalars_of(const Json& line) {
 }
 
 std::vector<Scalar> read_scalars(const std::filesystem::path& scalars) {
-  if (!std::ifstream(scalars)) throw DataError(concat(scalars.string(), ": cannot be read"));
+  if (const std::string why_not = why_unreadable(scalars); !why_not.empty()) {
+    throw DataError(concat(scalars.string(), ": cannot be read: ", why_not));
+  }
   std::vector<Scalar> all;
   for_each_json_line(scalars, [&](const Json& line) {
     const std::vector<Scalar> of_line = scalars_of(line);

@@ -110,6 +110,30 @@ Metadata about(const Config& config, const Architecture& architecture, std::int6
   return text;
 }
 
+/// Of a folder without a checkpoint of its own: what to do instead.
+std::string what_it_holds(const fs::path& folder) {
+  constexpr std::size_t kShown = 8;
+  std::vector<std::string> runs;
+  std::error_code unreadable;
+  for (const auto& entry : fs::directory_iterator(folder, unreadable)) {
+    if (fs::exists(RunFolder{entry.path()}.checkpoint("last"))) {
+      runs.push_back(entry.path().string());
+    }
+  }
+  std::sort(runs.begin(), runs.end());
+  std::string names;
+  for (std::size_t i = 0; i < std::min(runs.size(), kShown); ++i) {
+    names += concat(i == 0 ? "" : ", ", runs[i]);
+  }
+  if (!runs.empty()) {
+    return concat("; name one of the runs in it: ", names, runs.size() > kShown ? ", ..." : "");
+  }
+  return RunFolder{folder}.holds_run()
+             ? "; the run has saved none yet: it does at its end and every run.checkpoint_every "
+               "steps"
+             : "; expected the folder of a run, such as `lockstep logs ls DIR` lists";
+}
+
 }  // namespace
 
 fs::path checkpoint_of(const fs::path& target) {
@@ -118,8 +142,8 @@ fs::path checkpoint_of(const fs::path& target) {
   if (!fs::is_directory(target)) return target;
   const fs::path last = RunFolder{target}.checkpoint("last");
   if (!fs::exists(last)) {
-    throw DataError(
-        concat(target.string(), ": holds no checkpoint (", last.string(), " is missing)"));
+    throw DataError(concat(target.string(), ": holds no checkpoint (", last.string(),
+                           " is missing)", what_it_holds(target)));
   }
   return last;
 }

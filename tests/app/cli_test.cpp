@@ -43,16 +43,26 @@ struct TrainingPlace {
 TEST_CASE("usage errors end with 2 and say what was meant") {
   const TrainingPlace place;
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{}, "expected a subcommand: quickstart, train, eval"},
       {{"trian"}, "unknown subcommand `trian`; did you mean `train`?"},
       {{"frobnicate"}, "expected one of quickstart, train, eval"},
-      {{"train"}, "CONFIG is required"},
+      {{"train"}, "train: expected CONFIG: configuration (TOML)\n"},
+      {{"train"}, "\n  configurations that are here: data/configs/"},
+      {{"train"}, "\n  for example: lockstep train data/configs/quickstart.toml "},
+      {{"data"}, "data: expected ACTION: check: classes, sizes, mistakes; preview: "},
+      {{"data"}, "\n  for example: lockstep data check data/configs/quickstart.toml\n"},
+      {{"data", "preview"}, "\n  for example: lockstep data preview data/configs/"},
+      {{"config"}, "config: expected ACTION: "},
+      {{"eval"}, "eval: expected TARGET: run folder"},
+      {{"export", "onnx"}, "export: expected TARGET: "},
+      {{"help", "trian"}, "unknown subcommand `trian`; did you mean `train`?"},
       {{"train", place.config, "--reume"}, "unexpected option `--reume`; did you mean `--resume`?"},
       {{"train", place.config, "-d", "gpu:1"}, "unknown device kind 'gpu'"},
       {{"train", place.config, "-s", "bn.mod=sync"}, "did you mean `mode`?"},
       {{"train", place.config, "--seed", "x"},
        "-s run.seed=x: error: run.seed: expected an integer >= 0, got \"x\""},
-      {{"train", "nowhere.toml"}, "nowhere.toml: error: cannot read this configuration file"},
+      {{"train", "nowhere.toml"},
+       "nowhere.toml: error: cannot read this configuration file: No such file or directory"},
+      {{"train", "src"}, "src: error: cannot read this configuration file: it is a folder"},
       {{"train", "--", "-d"}, "-d: error: cannot read this configuration file"},
       {{"train", "--", "a", "--b"}, "unexpected argument `--b`"},
       {{"eval", place.config}, "config"},
@@ -87,6 +97,17 @@ TEST_CASE("doctor examines the machine and tests an exchange") {
 TEST_CASE("help and version end with 0") {
   check_contains(run_lockstep({"--help"}).out, "Exit codes: 0 done");
   check_contains(run_lockstep({"train", "--help"}).out, "--resume");
+  for (const auto& [asked, same] :
+       std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>>{
+           {{"help"}, {"--help"}}, {{"help", "train"}, {"train", "--help"}}}) {
+    const Outcome outcome = run_lockstep(asked);
+    CHECK(outcome.exit_code == 0);
+    CHECK(outcome.out == run_lockstep(same).out);
+  }
+  const Outcome nothing = run_lockstep({});
+  CHECK(nothing.exit_code == 2);
+  check_contains(nothing.out, "quickstart");
+  check_contains(nothing.err, "expected a subcommand, for example lockstep quickstart");
   CHECK(run_lockstep({"--version"}).exit_code == 0);
 }
 
@@ -113,6 +134,21 @@ TEST_CASE("train, then eval: 0, and the same figures") {
   check_contains(evaluated.out, trained.out.substr(means, trained.out.find('\n', means) - means));
   const Outcome json = run_lockstep({"eval", place.run("a"), "--json"});
   CHECK(nlohmann::json::parse(json.out).at("iteration") == 2);
+}
+
+TEST_CASE("a folder of runs is no run: it is said what there is in it") {
+  const TrainingPlace place;
+  CHECK(run_lockstep(place.train("both/a", {"--max-iters", "1"})).exit_code == 0);
+  for (const char* command : {"eval", "inspect"}) {
+    CAPTURE(command);
+    const Outcome outcome = run_lockstep({command, place.run("both")});
+    CHECK(outcome.exit_code == 3);
+    check_contains(outcome.err, "name one of the runs in it: " + place.run("both/a") + "\n");
+  }
+  fs::remove_all(place.run("both/a/ckpt"));
+  check_contains(run_lockstep({"eval", place.run("both/a")}).err, "the run has saved none yet");
+  check_contains(run_lockstep({"train", place.run("both/a")}).err,
+                 "a run's is " + place.run("both/a/config.toml"));
 }
 
 TEST_CASE("data errors end with 3") {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "data/formats/formats.h"
+#include "io/file_bytes.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -77,7 +78,9 @@ void Cifar10::load(std::int64_t index, Sample& sample) const {
   std::ifstream stream(file.path, std::ios::binary);
   stream.seekg(static_cast<std::streamoff>(static_cast<std::size_t>(index - file.first) * kRecord));
   if (!stream.read(record.data(), record.size())) {
-    throw DataError(concat(describe(index), ": cannot be read"));
+    const std::string why_not = why_unreadable(file.path);
+    throw DataError(concat(describe(index), ": cannot be read: ",
+                           why_not.empty() ? "it ended while being read" : why_not));
   }
   const auto label = static_cast<std::uint8_t>(record[0]);
   if (label >= kCifar10Classes) {
