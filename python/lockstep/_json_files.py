@@ -21,18 +21,18 @@ def read_json(file: Path) -> Any:
 def read_json_lines(file: Path) -> List[Dict[str, Any]]:
     """The objects of a file of JSON lines; none where the file is missing.
 
-    A kill may cut off the last line, which is then left out. Raises FormatError for any other line that is no JSON.
+    The last line may be cut off, anywhere, by a kill or because it is being written: it is then left out. Raises FormatError for any other line that is no JSON.
     """
     if not file.is_file():
         return []
-    lines = file.read_text(encoding="utf-8").split("\n")
+    lines = file.read_bytes().split(b"\n")
     records = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             records.append(json.loads(line))
-        except ValueError as error:
+        except ValueError as error:  # no JSON, or no UTF-8
             if number == len(lines):
                 break
             raise FormatError(f"{file}, line {number}: expected a JSON object: {error}; the file is damaged") from error

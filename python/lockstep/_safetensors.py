@@ -9,8 +9,8 @@ import numpy as np
 from .errors import FormatError
 from .table import Array
 
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1",
-           "BOOL": "?"}
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U64": "<u8",
+           "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?"}
 _MOST_HEADER = 100_000_000  # the format's own limit
 
 

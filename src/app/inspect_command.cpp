@@ -26,15 +26,10 @@ struct InspectArguments {
   std::string filter;            // --filter GLOB of names; empty: all
 };
 
-struct Inspected {
-  fs::path path;
-  SafetensorsFile file;  // of its tensors, those that --filter asks for
-};
-
-Inspected read(const fs::path& target, const std::string& glob) {
-  const fs::path path = checkpoint_of(target);
-  Inspected inspected{path, read_weights(path)};
-  TensorMap& tensors = inspected.file.tensors;
+/// Of the weights' tensors, those that --filter asks for.
+CheckpointFiles read(const fs::path& target, const std::string& glob) {
+  CheckpointFiles inspected = read_checkpoint_of(target);
+  TensorMap& tensors = inspected.weights.tensors;
   const std::string first = tensors.empty() ? "" : ", such as " + tensors.begin()->first;
   if (glob.empty()) return inspected;
   std::erase_if(tensors, [&](const auto& tensor) {
@@ -42,7 +37,7 @@ Inspected read(const fs::path& target, const std::string& glob) {
   });
   if (!tensors.empty()) return inspected;
   throw ConfigError(fmt::format("--filter {}: expected a pattern that names of {} match{}", glob,
-                                path.string(), first));
+                                inspected.path.string(), first));
 }
 
 const char* format_of(const fs::path& path) {
@@ -53,24 +48,17 @@ const char* format_of(const fs::path& path) {
 
 /// What is wrong with the training state beside a checkpoint: a finding, as the weights are what
 /// was asked for. Empty: nothing, or there is none.
-std::string state_problem(const Inspected& inspected) {
-  const Metadata& metadata = inspected.file.metadata;
+std::string state_problem(const CheckpointFiles& inspected) {
+  const Metadata& metadata = inspected.weights.metadata;
   const auto kind = metadata.find("lockstep.kind");
-  const fs::path state = state_path(inspected.path);
-  if (kind == metadata.end() || kind->second != "weights" || !fs::exists(state)) return "";
-  try {
-    if (is_pair(metadata, read_weights(state).metadata)) return "";
-    return state.string() + ": does not belong to these weights";
-  } catch (const DataError& error) {
-    return error.what();
-  }
+  return kind == metadata.end() || kind->second != "weights" ? "" : inspected.problem;
 }
 
-Json examined(const Inspected& inspected) {
-  Json json = examine_weights(inspected.file.tensors);
+Json examined(const CheckpointFiles& inspected) {
+  Json json = examine_weights(inspected.weights.tensors);
   json.update({{"file", inspected.path.string()},
                {"format", format_of(inspected.path)},
-               {"metadata", inspected.file.metadata},
+               {"metadata", inspected.weights.metadata},
                {"sound", json["problems"].empty()}});
   const std::string state = state_problem(inspected);
   json["state_problem"] = state.empty() ? Json(nullptr) : Json(state);
@@ -146,14 +134,14 @@ void declare_inspect(Options& options, InspectArguments& arguments) {
 }
 
 int run_inspect(const InspectArguments& arguments) {
-  const Inspected first = read(arguments.target, arguments.filter);
+  const CheckpointFiles first = read(arguments.target, arguments.filter);
   const bool compares = !arguments.other.empty();
   Json json;
   if (compares) {
-    const Inspected second = read(arguments.other, arguments.filter);
-    json = compare_weights(first.file.tensors, second.file.tensors);
+    const CheckpointFiles second = read(arguments.other, arguments.filter);
+    json = compare_weights(first.weights.tensors, second.weights.tensors);
     json["files"] = {first.path.string(), second.path.string()};
-    json["equal_metadata"] = first.file.metadata == second.file.metadata;
+    json["equal_metadata"] = first.weights.metadata == second.weights.metadata;
   } else {
     json = examined(first);
   }

@@ -363,6 +363,7 @@ void Pickle::push_global() {
   Value& global = stack_.make(Kind::kGlobal);
   global.text = names_.emplace_back(std::move(whole));
   global.type = storage_type(global.text);
+  if (global.type == nullptr) global.type = element_type(global.text);
   stack_.push(global);
 }
 
@@ -382,11 +383,14 @@ void Pickle::call() {
       return stack_.push(make_dict(arguments));
     case PickleName::kRebuildTensor:
       return stack_.push(make_tensor(arguments));
+    case PickleName::kRebuildTyped:
+      return stack_.push(make_typed_tensor(arguments));
     case PickleName::kRebuildParameter:
       return stack_.push(make_parameter(arguments));
     case PickleName::kBeside:
       return stack_.push(make_opaque(global));
     case PickleName::kStorageType:
+    case PickleName::kElementType:
     case PickleName::kUnknown:
       return check(false, "it calls a type of storages");
   }
@@ -425,12 +429,27 @@ Value& Pickle::make_tensor(const Value& arguments) {
   return tensor;
 }
 
+// (storage, offset, size, stride, requires_grad, hooks, type[, metadata])
+Value& Pickle::make_typed_tensor(const Value& arguments) {
+  constexpr std::size_t kType = 6;
+  const bool typed =
+      arguments.items.size() > kType && arguments.items[kType]->kind == Kind::kGlobal;
+  check(typed && pickle_name(arguments.items[kType]->text) == PickleName::kElementType,
+        "a tensor is of no type of elements");
+  Value untyped = arguments;
+  untyped.items.erase(untyped.items.begin() + kType);
+  Value& tensor = make_tensor(untyped);
+  tensor.type = arguments.items[kType]->type;
+  return tensor;
+}
+
 // (tensor, requires_grad, hooks)
 Value& Pickle::make_parameter(const Value& arguments) {
   check(!arguments.items.empty() && arguments.items[0]->kind == Kind::kTensor,
         "a parameter is of no tensor");
   Value& tensor = stack_.make(Kind::kTensor);
   tensor.items = arguments.items[0]->items;
+  tensor.type = arguments.items[0]->type;
   return tensor;
 }
 
@@ -457,7 +476,8 @@ void Pickle::push_storage() {
   const Value *type = part(1, Kind::kGlobal), *key = part(2, Kind::kText),
               *elements = part(4, Kind::kInteger);
   check(id.kind == Kind::kTuple && what != nullptr && what->text == "storage" && type != nullptr &&
-            type->type != nullptr && key != nullptr && elements != nullptr,
+            pickle_name(type->text) == PickleName::kStorageType && key != nullptr &&
+            elements != nullptr,
         "a storage is not of a type, a key and a number of elements");
   check(elements->integer >= 0 && elements->integer <= kMaxElements,
         "a storage has an impossible number of elements");

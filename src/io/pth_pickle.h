@@ -17,9 +17,9 @@
 
 namespace lockstep {
 
-/// The type of a storage's elements.
+/// The type of a storage's or a tensor's elements.
 struct StorageType {
-  const char* name;   // "torch.FloatStorage"
+  const char* name;   // "torch.FloatStorage", "torch.uint16"
   const char* dtype;  // "F32", as in HostTensor
   std::uint64_t bytes;
 };
@@ -37,7 +37,7 @@ struct PickleValue {
     kDict,     // `items`: key, value, key, value, ...
     kGlobal,   // `text`: "module.name"
     kStorage,  // `text`: its key; `integer`: its elements; `type`
-    kTensor,   // `items`: storage, offset, size, stride
+    kTensor,   // `items`: storage, offset, size, stride; `type`, or null: its storage's
     kOpaque,   // an object of the class or function `text` that stands beside weights: not made
   };
 
@@ -56,14 +56,18 @@ enum class PickleName : std::uint8_t {
   kUnknown,
   kOrderedDict,
   kRebuildTensor,
+  kRebuildTyped,  // a tensor that says its type, of a storage of bytes
   kRebuildParameter,
   kStorageType,
+  kElementType,
   kBeside,  // of what checkpoints hold beside their weights: its place is read over
 };
 
 PickleName pickle_name(std::string_view global);
 /// Null for a name that is no kStorageType.
 const StorageType* storage_type(std::string_view global);
+/// Null for a name that is no kElementType.
+const StorageType* element_type(std::string_view global);
 
 /// The pickle's bytes, from its beginning on. Each throws DataError where they are cut off.
 class PickleBytes {
@@ -141,6 +145,7 @@ class Pickle {
   void call();
   Value& make_dict(const Value& arguments);
   Value& make_tensor(const Value& arguments);
+  Value& make_typed_tensor(const Value& arguments);
   Value& make_parameter(const Value& arguments);
   Value& make_opaque(const Value& global);
   void give_state();

@@ -22,12 +22,16 @@ constexpr std::uint64_t kFreeBytes = std::uint64_t{64} << 20;
 struct View {
   std::string name;
   const PickleValue* storage;
+  const StorageType* type;  // of its elements
   std::uint64_t offset = 0;
   std::vector<std::int64_t> shape;
   std::vector<std::uint64_t> strides;
   std::uint64_t elements = 1;
 
-  std::uint64_t element_bytes() const { return storage->type->bytes; }
+  std::uint64_t element_bytes() const { return type->bytes; }
+  std::uint64_t stored_bytes() const {
+    return static_cast<std::uint64_t>(storage->integer) * storage->type->bytes;
+  }
   std::uint64_t bytes() const { return elements * element_bytes(); }
 };
 
@@ -94,7 +98,7 @@ std::uint64_t extent(const PickleValue& value, const std::string& name, const ch
 
 // Throws unless the last element lies in the storage, too.
 void check_reach(const View& view) {
-  const auto stored = static_cast<std::uint64_t>(view.storage->integer);
+  const std::uint64_t stored = view.stored_bytes() / view.element_bytes();
   std::uint64_t last = view.offset;
   bool fits = true;
   for (std::size_t axis = 0; axis < view.shape.size() && view.elements > 0; ++axis) {
@@ -109,7 +113,9 @@ void check_reach(const View& view) {
 }
 
 View view_of(const std::string& name, const PickleValue& tensor) {
-  View view{name, tensor.items[0], extent(*tensor.items[1], name, "offset"), {}, {}};
+  const PickleValue* storage = tensor.items[0];
+  const StorageType* type = tensor.type == nullptr ? storage->type : tensor.type;
+  View view{name, storage, type, extent(*tensor.items[1], name, "offset"), {}, {}};
   const auto &size = tensor.items[2]->items, &strides = tensor.items[3]->items;
   check(size.size() == strides.size() && size.size() <= kMaxRank, "tensor ", name, " has ",
         size.size(), " extents and ", strides.size(), " strides");
@@ -214,10 +220,9 @@ TensorMap read_model_tensors(const PickleValue& root, std::uint64_t file_bytes,
       storage = read(*view.storage);
     }
     held = view.storage;
-    check(
-        storage.size() == static_cast<std::uint64_t>(view.storage->integer) * view.element_bytes(),
-        "storage ", view.storage->text, " is given two sizes");
-    HostTensor tensor{view.storage->type->dtype, view.shape, contents(view, storage)};
+    check(storage.size() == view.stored_bytes(), "storage ", view.storage->text,
+          " is given two sizes");
+    HostTensor tensor{view.type->dtype, view.shape, contents(view, storage)};
     check(tensors.emplace(view.name, std::move(tensor)).second, "its state dict has ", view.name,
           " twice");
   }

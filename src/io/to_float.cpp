@@ -2,6 +2,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "io/weight_files.h"
 #include "lockstep/core/check.h"
@@ -34,7 +36,49 @@ std::vector<float> convert(const HostTensor& tensor, const Widen& widen) {
   return values;
 }
 
+template <typename Number>
+std::optional<std::int64_t> whole(Number value) {
+  if constexpr (std::is_floating_point_v<Number>) {
+    return value >= 0 && value < Number{0x1p63} ? std::optional(std::llround(value)) : std::nullopt;
+  } else {
+    return std::in_range<std::int64_t>(value) ? std::optional<std::int64_t>(value) : std::nullopt;
+  }
+}
+
+template <typename Number>
+std::optional<std::int64_t> count_of(const HostTensor& tensor) {
+  Number value{};
+  if (tensor.data.size() != sizeof value) return std::nullopt;
+  std::memcpy(&value, tensor.data.data(), sizeof value);
+  return whole(value);
+}
+
+std::optional<std::int64_t> count_of_half(const HostTensor& tensor) {
+  return tensor.data.size() == 2 ? whole(to_floats(tensor).front()) : std::nullopt;
+}
+
+struct CountType {
+  std::string_view dtype;
+  std::optional<std::int64_t> (*read)(const HostTensor& tensor);
+};
+constexpr CountType kCountTypes[] = {
+    {"I64", count_of<std::int64_t>},  {"I32", count_of<std::int32_t>},
+    {"I16", count_of<std::int16_t>},  {"I8", count_of<std::int8_t>},
+    {"U64", count_of<std::uint64_t>}, {"U32", count_of<std::uint32_t>},
+    {"U16", count_of<std::uint16_t>}, {"U8", count_of<std::uint8_t>},
+    {"BOOL", count_of<std::uint8_t>}, {"F64", count_of<double>},
+    {"F32", count_of<float>},         {"F16", count_of_half},
+    {"BF16", count_of_half},
+};
+
 }  // namespace
+
+std::optional<std::int64_t> to_count(const HostTensor& tensor) {
+  for (const CountType& type : kCountTypes) {
+    if (type.dtype == tensor.dtype) return type.read(tensor);
+  }
+  return std::nullopt;
+}
 
 std::size_t float_bytes(std::string_view dtype) {
   if (dtype == "F64") return 8;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@ enum class WeightFileKind : std::uint8_t {
   kLegacyPth,  // torch.save's before, and with _use_new_zipfile_serialization=False
   kOther,
 };
+
+/// The bytes of the file that write_safetensors writes.
+std::string safetensors_bytes(const SafetensorsFile& file);
 
 /// So many bytes of a file (fewer where it has not got them) tell what it is.
 constexpr std::size_t kKindBytes = 512;
@@ -37,5 +41,9 @@ std::size_t float_bytes(std::string_view dtype);
 
 /// The values; those of F64 rounded to the nearest. REQUIRES: float_bytes, whole elements.
 std::vector<float> to_floats(const HostTensor& tensor);
+
+/// The one whole number of a tensor of any type of numbers, as PyTorch counts batches and averages;
+/// an average of counts is rounded. Nullopt for another type, several elements and no number.
+std::optional<std::int64_t> to_count(const HostTensor& tensor);
 
 }  // namespace lockstep

@@ -6,16 +6,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
-#include "io/atomic_file.h"
 #include "io/weight_files.h"
 #include "lockstep/core/check.h"
-#include "run/run_folder.h"
 
 namespace lockstep {
 namespace {
@@ -271,18 +266,21 @@ bool is_pair(const Metadata& weights, const Metadata& state) {
   return hash != weights.end() && pair != state.end() && hash->second == pair->second;
 }
 
-Checkpoint load_checkpoint(const fs::path& path) {
-  SafetensorsFile weights = read_weights(path);
-  const fs::path beside = state_path(path);
-  if (!fs::exists(beside)) {
-    throw DataError(concat(path.string(), ": has no training state (", beside.filename().string(),
+TrainingState training_state_of(const CheckpointFiles& files) {
+  const fs::path beside = state_path(files.path);
+  if (!files.problem.empty()) throw DataError(files.problem);
+  if (!files.state) {
+    throw DataError(concat(files.path.string(), ": has no training state (",
+                           beside.filename().string(),
                            ") beside it; to start from its weights use --init"));
   }
-  const SafetensorsFile state = read_weights(beside);
-  if (!is_pair(weights.metadata, state.metadata)) {
-    throw DataError(concat(path.string(), ": does not belong to the training state beside it"));
-  }
-  return {std::move(weights.tensors), to_state(state, beside)};
+  return to_state(*files.state, beside);
+}
+
+Checkpoint load_checkpoint(const fs::path& path) {
+  CheckpointFiles files = read_checkpoint_files(path);
+  TrainingState state = training_state_of(files);
+  return {std::move(files.weights.tensors), std::move(state)};
 }
 
 std::optional<std::int64_t> checkpoint_iteration(const fs::path& path) {
@@ -365,44 +363,6 @@ std::optional<FoundCheckpoint> find_newest_checkpoint(const fs::path& folder,
                " can be read; restore one, or train into another folder with -o:", damage));
   }
   return newest;
-}
-
-namespace {
-
-/// Nothing of a file that is not there.
-std::string read_bytes(const fs::path& path) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(path, std::ios::binary).rdbuf();
-  return bytes.str();
-}
-
-fs::path make_temporary_folder() {
-  std::string folder = (fs::temp_directory_path() / "lockstep-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) throw Error(concat("cannot make a folder ", folder));
-  return folder;
-}
-
-}  // namespace
-
-// An object of its own comes first, so that the folder goes also where what follows throws.
-SharedCheckpoint::SharedCheckpoint(World& world, const fs::path& path) : SharedCheckpoint(path) {
-  const RunFolder run{fs::absolute(path).parent_path().parent_path()};
-  const auto weights = world.to_others([&] { return read_bytes(path); });
-  const auto state = world.to_others([&] { return read_bytes(state_path(path)); });
-  const auto config = world.to_others([&] { return read_bytes(run.config()); });
-  if (!weights) return;
-  copy_ = make_temporary_folder();
-  const RunFolder folder{copy_};
-  fs::create_directories(folder.checkpoints());
-  path_ = folder.checkpoint("last");
-  write_file_atomically(path_, *weights);
-  if (!state->empty()) write_file_atomically(state_path(path_), *state);
-  if (!config->empty()) write_file_atomically(folder.config(), *config);
-}
-
-SharedCheckpoint::~SharedCheckpoint() {
-  std::error_code ignored;
-  if (!copy_.empty()) fs::remove_all(copy_, ignored);
 }
 
 }  // namespace lockstep

@@ -13,7 +13,7 @@
 #include "lockstep/backend/backend.h"
 #include "lockstep/io/weights.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/sync/world.h"
+#include "run/checkpoint_files.h"
 #include "run/running_statistics.h"
 
 namespace lockstep {
@@ -50,6 +50,8 @@ void save_weights(const std::filesystem::path& path, const TensorMap& weights,
 /// Throws DataError naming the file and what is wrong: missing, damaged (hash), foreign, or not of
 /// one pair.
 Checkpoint load_checkpoint(const std::filesystem::path& path);
+/// Of files that have been read. Throws DataError as load_checkpoint.
+TrainingState training_state_of(const CheckpointFiles& files);
 
 /// 16 hex digits (XXH3 of 64 bits) over metadata (but the hash that a file has of itself) and
 /// names, types, shapes and bytes of all tensors.
@@ -84,26 +86,5 @@ struct FoundCheckpoint {
 /// whole.
 std::optional<FoundCheckpoint> find_newest_checkpoint(const std::filesystem::path& folder,
                                                       std::vector<std::string>& warnings);
-
-/// A checkpoint that process 0 has, for all processes: the others may not see its files. Elsewhere
-/// than in process 0 a copy, in a temporary folder that goes with the object, as it lies
-/// in a run's folder: the training state beside the weights, and the run's configuration, where
-/// process 0 has them. All processes make one together.
-class SharedCheckpoint {
- public:
-  /// `path`: process 0's; elsewhere it is not looked at. Throws Error.
-  SharedCheckpoint(World& world, const std::filesystem::path& path);
-  ~SharedCheckpoint();
-  SharedCheckpoint(const SharedCheckpoint&) = delete;
-  SharedCheckpoint& operator=(const SharedCheckpoint&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  explicit SharedCheckpoint(const std::filesystem::path& path) : path_(path) {}
-
-  std::filesystem::path path_;
-  std::filesystem::path copy_;  // the folder; empty in process 0
-};
 
 }  // namespace lockstep

@@ -38,7 +38,7 @@ std::vector<std::string> layers_by_image(const NetworkBuilder& net, const Output
 
 // Weights are read into the model and out again, so that they are of its names, shapes and types,
 // wherever they came from.
-void read_weights_of(TrainedModel& model, const Size& size, const TensorMap& file) {
+ImportSummary read_weights_of(TrainedModel& model, const Size& size, const TensorMap& file) {
   const auto backend = make_backend(Device{}, 1);
   const NormLayer norm(model.config.bn);
   ParameterStore store;
@@ -46,11 +46,12 @@ void read_weights_of(TrainedModel& model, const Size& size, const TensorMap& fil
   const Outputs outputs =
       model.architecture.model(net, net.input(input_of(model.architecture, size)), norm);
   store.allocate(*backend);
-  load_state_dict(file, store, *backend, true);
+  ImportSummary summary = load_state_dict(file, store, *backend, true);
   model.weights = state_dict(store, *backend);
   if (model.config.bn.eval_stats == EvalStats::kOwn) {
     model.layers_by_image = layers_by_image(net, outputs);
   }
+  return summary;
 }
 
 void put(TensorMap& weights, const std::string& name, const void* values) {
@@ -158,23 +159,44 @@ fs::path config_of(const fs::path& config, const fs::path& checkpoint) {
   return own;
 }
 
-std::vector<ReplicaStatistics> saved_statistics(const fs::path& checkpoint, EvalStats stats,
+std::vector<ReplicaStatistics> saved_statistics(const CheckpointFiles& checkpoint, EvalStats stats,
                                                 std::vector<std::string>& warnings) {
-  if (!fs::exists(state_path(checkpoint))) {
-    if (merges(stats)) {
-      warnings.push_back(concat(checkpoint.string(),
-                                ": no training state beside it, so only one device's "
-                                "statistics are known: eval_stats ",
-                                to_string(stats), " is device0 here"));
-    }
-    return {};
+  if (checkpoint.state || !checkpoint.problem.empty()) {
+    return training_state_of(checkpoint).replicas;
   }
-  return load_checkpoint(checkpoint).state.replicas;
+  if (merges(stats)) {
+    warnings.push_back(concat(checkpoint.path.string(),
+                              ": no training state beside it, so only one device's "
+                              "statistics are known: eval_stats ",
+                              to_string(stats), " is device0 here"));
+  }
+  return {};
 }
 
 ReplicaStatistics chosen_statistics(const std::vector<ReplicaStatistics>& saved, EvalStats stats) {
   if (saved.front().empty() || !merges(stats)) return saved.front();
   return merge_running_statistics(saved, stats == EvalStats::kPooled);
+}
+
+ImportSummary load_from(const fs::path& file, const std::function<ImportSummary()>& load) {
+  try {
+    return load();
+  } catch (const DataError& error) {
+    throw DataError(concat(file.string(), ": ", error.what()));
+  }
+}
+
+void warn_of_passed_over(const fs::path& file, const TensorMap& tensors,
+                         const ImportSummary& summary, std::vector<std::string>& warnings) {
+  constexpr std::size_t kShown = 8;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(summary.unexpected.size(), kShown); ++i) {
+    const std::string& name = summary.unexpected[i];
+    names += concat(i == 0 ? "" : ", ", name, " (", tensors.at(name).dtype, ")");
+  }
+  if (summary.unexpected.size() > kShown) names += ", ...";
+  if (names.empty()) return;
+  warnings.push_back(concat(file.string(), ": passed over, since no weights: ", names));
 }
 
 std::int64_t iteration_of(const SafetensorsFile& weights) {
@@ -189,9 +211,8 @@ std::int64_t iteration_of(const SafetensorsFile& weights) {
 
 TrainedModel read_trained_model(const TrainedModelRequest& request) {
   TrainedModel model;
-  model.checkpoint = checkpoint_of(request.target);
-  model.config = load_config(config_of(request.config, model.checkpoint), request.overrides,
-                             &model.warnings, *request.tables);
+  model.config = load_config(config_of(request.config, checkpoint_of(request.target)),
+                             request.overrides, &model.warnings, *request.tables);
   if (request.computes && model.config.run.portable) use_cpu_kernels("portable");
   const EvalStats stats = model.config.bn.eval_stats;
   check_statistics_are_there(stats);
@@ -199,12 +220,17 @@ TrainedModel read_trained_model(const TrainedModelRequest& request) {
   if (stats == EvalStats::kOwn) {
     model.architecture.model = normalize_by_image(std::move(model.architecture.model));
   }
-  const SafetensorsFile file = read_weights(model.checkpoint);
-  read_weights_of(model, request.size, file.tensors);
-  const auto saved = saved_statistics(model.checkpoint, stats, model.warnings);
+  CheckpointFiles files = read_checkpoint_of(request.target);
+  model.checkpoint = files.path;
+  const TensorMap tensors =
+      select_prefix(std::move(files.weights.tensors), model.config.model.weights_prefix);
+  const ImportSummary summary =
+      load_from(files.path, [&] { return read_weights_of(model, request.size, tensors); });
+  warn_of_passed_over(files.path, tensors, summary, model.warnings);
+  const auto saved = saved_statistics(files, stats, model.warnings);
   if (!saved.empty()) put_statistics(chosen_statistics(saved, stats), model.weights);
   check_finite(model.checkpoint, model.weights);
-  model.iteration = iteration_of(file);
+  model.iteration = iteration_of(files.weights);
   model.about = about(model.config, model.architecture, model.iteration);
   return model;
 }

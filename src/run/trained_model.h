@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "config/config.h"
 #include "lockstep/io/weights.h"
+#include "lockstep/nn/parameter_store.h"
+#include "run/checkpoint_files.h"
 #include "run/running_statistics.h"
 
 namespace lockstep {
@@ -24,13 +27,21 @@ std::filesystem::path config_of(const std::filesystem::path& config,
 
 /// Statistics of every device the checkpoint knows; none where no training state lies beside it,
 /// which `warnings` receives if `stats` asks for those of all.
-std::vector<ReplicaStatistics> saved_statistics(const std::filesystem::path& checkpoint,
-                                                EvalStats stats,
+std::vector<ReplicaStatistics> saved_statistics(const CheckpointFiles& checkpoint, EvalStats stats,
                                                 std::vector<std::string>& warnings);
 
 /// Those of `saved` that an evaluation under `stats` begins with: merged, or device 0's.
 /// REQUIRES: `saved` is not empty.
 ReplicaStatistics chosen_statistics(const std::vector<ReplicaStatistics>& saved, EvalStats stats);
+
+/// Calls `load`, and names the file in what it complains of.
+ImportSummary load_from(const std::filesystem::path& file,
+                        const std::function<ImportSummary()>& load);
+
+/// After a strict load: what of the file was passed over, which `warnings` receives by name and
+/// type.
+void warn_of_passed_over(const std::filesystem::path& file, const TensorMap& tensors,
+                         const ImportSummary& summary, std::vector<std::string>& warnings);
 
 /// Steps behind the weights; -1: the file does not say.
 std::int64_t iteration_of(const SafetensorsFile& weights);

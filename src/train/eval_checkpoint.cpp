@@ -76,15 +76,19 @@ void evaluate_with_augmentation(const EvalRequest& request, EvalReport& report) 
 
 void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   World& world = request.world;
-  report.checkpoint = world.first() ? checkpoint_of(request.target) : request.target;
-  const SharedCheckpoint shared(world, report.checkpoint);
-  const std::filesystem::path& checkpoint = shared.path();
-  Config config = load_config(config_of(request.config, checkpoint), request.overrides,
+  CheckpointFiles checkpoint{.path = request.target};
+  world.on_first([&] {
+    config_of(request.config, checkpoint_of(request.target));  // what is no run has none
+    checkpoint = read_checkpoint_of(request.target);
+  });
+  report.checkpoint = checkpoint.path;
+  const SharedCheckpoint shared(world, checkpoint.path, [&] { return checkpoint; });
+  if (!world.first()) checkpoint = read_checkpoint_files(shared.path());
+  Config config = load_config(config_of(request.config, checkpoint.path), request.overrides,
                               &report.warnings, *request.tables);
   choose_split(request.split, config.data);
   const std::vector<Device> devices = parse_devices(report.devices);
   const EvalStats stats = config.bn.eval_stats;
-  const SafetensorsFile weights = read_weights(checkpoint);
   const auto saved = saved_statistics(checkpoint, stats, report.warnings);
 
   if (!saved.empty() && !config.bn.eval_images) {
@@ -92,10 +96,14 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   }
 
   const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices, world);
-  replicas->load_state_dict(weights.tensors);
+  const TensorMap tensors =
+      select_prefix(std::move(checkpoint.weights.tensors), config.model.weights_prefix);
+  const ImportSummary summary =
+      load_from(checkpoint.path, [&] { return replicas->load_state_dict(tensors); });
+  warn_of_passed_over(checkpoint.path, tensors, summary, report.warnings);
   use_saved_statistics(*replicas, saved, stats);
   const bool merged = stats == EvalStats::kMean || stats == EvalStats::kPooled;
-  report.iteration = iteration_of(weights);
+  report.iteration = iteration_of(checkpoint.weights);
   report.classes = class_names(config.data);
   Evaluator evaluator(config, *replicas);
   warn_of_skipped(evaluator.dataset(), report.warnings);
@@ -103,7 +111,8 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   if (const auto text = window_warning(config, stats, own.network())) {
     report.warnings.push_back(*text);
   }
-  report.evaluation = evaluator.evaluate(merged ? EvalStats::kDevice0 : stats);
+  const EvalStats used = merged ? EvalStats::kDevice0 : stats;
+  report.evaluation = evaluator.evaluate(used);
   report.evaluation.eval_stats = stats;
 }
 

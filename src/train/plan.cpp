@@ -167,7 +167,7 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
 
   const auto replicas = make_replicas(config, devices, plan.global_batch, plan.size, nullptr);
   if (!config.model.backbone_weights.empty())
-    import_weights(*replicas, config.model.backbone_weights);
+    import_weights(*replicas, config.model.backbone_weights, config.model);
   plan.parameters = replicas->parameter_count();
   const Network& network = replicas->replica(0).network();
   plan.receptive_radius =

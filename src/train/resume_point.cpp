@@ -60,7 +60,7 @@ ResumePoint::ResumePoint(World& world, const std::optional<std::string>& resume,
     return path_.string();
   });
   if (!found()) return;
-  const SharedCheckpoint shared(world, path_);
+  const SharedCheckpoint shared(world, path_, [&] { return read_checkpoint_files(path_); });
   if (!world.first()) checkpoint_ = load_checkpoint(shared.path());
 }
 

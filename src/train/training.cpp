@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "lockstep/core/check.h"
+#include "run/trained_model.h"
 #include "train/replica_readings.h"
 
 namespace lockstep {
@@ -136,8 +137,11 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   return by_keys([&] { return std::make_unique<DataParallel>(std::move(options)); });
 }
 
-ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file) {
-  const ImportSummary summary = replicas.load_state_dict(read_weights(file).tensors, false);
+ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file,
+                             const ModelOptions& model) {
+  const TensorMap tensors = select_prefix(read_weights(file).tensors, model.weights_prefix);
+  const ImportSummary summary =
+      load_from(file, [&] { return replicas.load_state_dict(tensors, false); });
   if (summary.loaded > 0) return summary;
   throw DataError(
       concat(file.string(), ": no tensor of it fits this network; ", describe_import(summary)));

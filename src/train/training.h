@@ -49,7 +49,8 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
 
 /// Loads what fits of a file of weights into all replicas. Throws DataError for a file that cannot
 /// be read, or of which nothing fits.
-ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file);
+ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file,
+                             const ModelOptions& model);
 
 /// Weights, the optimizer's state and running statistics as they are; the rest of the state is the
 /// caller's.

@@ -248,7 +248,7 @@ void TrainingSession::load_initial_weights() {
 
 ImportSummary TrainingSession::import_initial(const char* asked_by, const fs::path& path) {
   if (!world.first()) return replicas->load_state_dict({}, false);
-  const ImportSummary summary = import_weights(*replicas, path);
+  const ImportSummary summary = import_weights(*replicas, path, config.model);
   started.push_back(concat(asked_by, " ", path.string(), ": ", describe_import(summary)));
   return summary;
 }

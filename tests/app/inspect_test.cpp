@@ -60,7 +60,8 @@ TEST_CASE("a checkpoint of a run: contents, and whether its training state belon
   save_checkpoint(folder.path() / "other.safetensors", checkpoint);
   fs::copy_file(folder.path() / "other.state.safetensors", state_path(last),
                 fs::copy_options::overwrite_existing);
-  check_contains(run_lockstep({"inspect", last.string()}).out, "does not belong to these weights");
+  check_contains(run_lockstep({"inspect", last.string()}).out,
+                 "does not belong to the training state");
 }
 
 TEST_CASE("a .pth file has the hash of its tensors in a safetensors file") {

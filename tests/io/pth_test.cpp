@@ -149,6 +149,35 @@ TEST_CASE("pth: tensors of every place and stride are read") {
   }
 }
 
+TEST_CASE("pth: types that PyTorch 2.3 and later write are read by name, of storages of bytes") {
+  const Place place;
+  const auto typed = [](const std::string& type, std::int64_t offset, std::int64_t elements) {
+    const std::string storage = tuple(text("storage") + global("torch.storage", "UntypedStorage") +
+                                      text("0") + text("cpu") + integer(24)) +
+                                "Q";
+    return global("torch._utils", "_rebuild_tensor_v3") +
+           tuple(storage + integer(offset) + integers({elements}) + integers({1}) + "\x89" +
+                 global("collections", "OrderedDict") + ")R" + global("torch", type)) +
+           "R";
+  };
+  const std::string value =
+      dict(text("w") + typed("float32", 1, 5) + text("u") + typed("uint16", 2, 10) + text("f") +
+           typed("float8_e4m3fn", 0, 24));
+  const TensorMap tensors = place.load(archive(value, six()));
+  CHECK(floats_of(tensors.at("w")) == std::vector<float>{1, 2, 3, 4, 5});
+  CHECK(tensors.at("u").dtype == "U16");
+  CHECK(tensors.at("u").data.size() == 20);
+  CHECK(tensors.at("f").dtype == "F8_E4M3");
+  CHECK(tensors.at("f").shape == std::vector<std::int64_t>{24});
+  place.refuses(archive(named(typed("uint16", 0, 13)), six()),
+                "tensor w reaches outside of its storage, which has 12 elements");
+  place.refuses(archive(named(typed("FloatStorage", 0, 1)), six()),
+                "a tensor is of no type of elements");
+  place.refuses(archive(named(typed("bits8", 0, 1)), six()), "names torch.bits8");
+  place.refuses(archive(named(tensor(storage("uint16", "0", 6), 0, {2}, {1})), six()),
+                "a storage is not of a type");
+}
+
 TEST_CASE("pth: the model's tensors of a checkpoint are found, under any of three keys") {
   const Place place;
   for (const std::string& file : {archive(rich_value(), rich_storages()), rich_legacy()}) {

@@ -3,7 +3,9 @@
 #include "nn/graph/weight_names.h"
 
 #include <cstring>
+#include <limits>
 
+#include "lockstep/core/check.h"
 #include "lockstep/io/weights.h"
 #include "nn/harness.h"
 
@@ -89,12 +91,121 @@ TEST_CASE("weight names: shapes decide before names, and names where no shape fi
   check_mapping(prefixed("module.", wide), kBackbone, "module.", "");
 }
 
-TEST_CASE("weight names: equals are decided by what changes least") {
-  const ShapesByName two = joined(prefixed("student.", kBackbone), prefixed("teacher.", kBackbone));
-  check_mapping(two, kBackbone, "student.", "");
-  check_mapping(joined(prefixed("zz.", kBackbone), prefixed("aaa.", kBackbone)), kBackbone, "zz.",
-                "");
+TEST_CASE("weight names: two prefixes that fit equally are refused, unchanged names are not") {
   check_mapping(joined(kBackbone, prefixed("ema.", kBackbone)), kBackbone, "", "");
+  const ShapesByName two = joined(prefixed("student.", kBackbone), prefixed("teacher.", kBackbone));
+  const auto refused = [](const ShapesByName& file, const ShapesByName& network) {
+    try {
+      find_mapping(file, network);
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(refused(two, kBackbone) ==
+        "the file has weights for this network under \"student.\" and under \"teacher.\"; choose "
+        "with model.weights_prefix = \"student.\" or \"teacher.\" (select_prefix in a program)");
+  CHECK(refused(joined(prefixed("m.", kBackbone), prefixed("m.ema.", kBackbone)), kBackbone)
+            .find("\"m.\" and under \"m.ema.\"") != std::string::npos);
+  CHECK(refused(kBackbone, two).find("under \"student.\" and under \"teacher.\" alike") !=
+        std::string::npos);
+  // The two ways to say that nothing but "a." goes are one.
+  const ShapesByName inner = prefixed("b.", kBackbone);
+  check_mapping(prefixed("a.", inner), inner, "a.", "");
+  // One of the two fits better by a tensor.
+  check_mapping(joined(two, {{"teacher.fc.weight", {5, 8}}}), joined(kBackbone, kFc), "teacher.",
+                "");
+}
+
+TEST_CASE("weights: of a file with several networks one is chosen by its prefix") {
+  TestNetwork net = small_network("", 5);
+  net.randomize(3);
+  const TensorMap own = state_dict(net.store, *net.backend);
+  net.randomize(4);
+  TensorMap file = renamed(own, "teacher.");
+  file.merge(renamed(state_dict(net.store, *net.backend), "student."));
+  CHECK_THROWS_AS(load_state_dict(file, net.store, *net.backend, true), DataError);
+  load_state_dict(select_prefix(file, "teacher."), net.store, *net.backend, true);
+  CHECK(state_dict(net.store, *net.backend) == own);
+  CHECK(select_prefix(own, "teacher.") == own);
+}
+
+TEST_CASE("weights: num_batches_tracked may be of any type of numbers") {
+  TestNetwork net = small_network("", 5);
+  TensorMap file = state_dict(net.store, *net.backend);
+  const auto load = [&](const char* dtype, const auto value) {
+    HostTensor& count = file.at("bn1.num_batches_tracked");
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    count = {dtype, {}, {bytes.begin(), bytes.end()}};
+    load_state_dict(file, net.store, *net.backend, true);
+    return net.store.batch_norms()[0]->num_batches_tracked;
+  };
+  CHECK(load("F32", 12.5F) == 13);
+  CHECK(load("F64", 7.0) == 7);
+  CHECK(load("F16", std::uint16_t{0x4500}) == 5);
+  CHECK(load("BF16", std::uint16_t{0x40a0}) == 5);
+  CHECK(load("I32", std::int32_t{9}) == 9);
+  CHECK(load("I16", std::int16_t{8}) == 8);
+  CHECK(load("U8", std::uint8_t{200}) == 200);
+  CHECK(load("U16", std::uint16_t{60000}) == 60000);
+  CHECK(load("U64", std::uint64_t{6}) == 6);
+  for (const float no_count : {-1.0F, 1e30F, std::numeric_limits<float>::quiet_NaN()}) {
+    CHECK_THROWS_WITH_AS(load("F32", no_count),
+                         doctest::Contains("bn1.num_batches_tracked: F32 in the file, I64 here"),
+                         DataError);
+  }
+  CHECK_THROWS_AS(load("F8_E4M3", std::uint8_t{1}), DataError);
+}
+
+TEST_CASE("weights: what cannot be a weight is passed over, by name") {
+  TestNetwork net = small_network("", 5);
+  const TensorMap own = state_dict(net.store, *net.backend);
+  TensorMap file = renamed(own, "module.");
+  for (const char* type : {"I64", "U16", "F8_E4M3", "BOOL", "F4"}) {
+    file[std::string("extra.") + type] = {type, {1}, std::vector<std::byte>(1)};
+  }
+  file["n_averaged"] = {"F32", {}, std::vector<std::byte>(4)};
+  const ImportSummary summary = load_state_dict(file, net.store, *net.backend, true);
+  CHECK(summary.loaded == 8);
+  CHECK(summary.file_prefix == "module.");
+  CHECK(summary.unexpected == std::vector<std::string>{"extra.BOOL", "extra.F4", "extra.F8_E4M3",
+                                                       "extra.I64", "extra.U16", "n_averaged"});
+  file["extra.weight"] = {"F32", {}, std::vector<std::byte>(4)};
+  CHECK_THROWS_WITH_AS(load_state_dict(file, net.store, *net.backend, true),
+                       doctest::Contains("are unknown to the network:\n    extra.weight"),
+                       DataError);
+  TensorMap typed = own;
+  typed.at("bn1.weight").dtype = "F8_E4M3";
+  CHECK_THROWS_WITH_AS(load_state_dict(typed, net.store, *net.backend, true),
+                       doctest::Contains("bn1.weight: F8_E4M3 in the file, F32 here"), DataError);
+}
+
+TEST_CASE("weights: ResNets that are nearly torchvision's are named, strict or not") {
+  TestNetwork net = small_network("backbone.", 5);
+  const TensorMap own = state_dict(net.store, *net.backend);
+  const auto refused = [&](const std::string& name) {
+    TensorMap file = own;
+    file.erase("backbone.conv1.weight");
+    file[name] = own.at("backbone.conv1.weight");
+    std::string complaint;
+    for (const bool strict : {false, true}) {
+      try {
+        load_state_dict(file, net.store, *net.backend, strict);
+        complaint += "loaded;";
+      } catch (const DataError& error) {
+        complaint += error.what() + std::string(";");
+      }
+    }
+    return complaint;
+  };
+  for (const char* stem : {"backbone.stem.6.weight", "backbone.conv1.6.weight", "stem.6.weight"}) {
+    CAPTURE(stem);
+    CHECK(refused(stem).find("a ResNet-v1c or v1d") != std::string::npos);
+    CHECK(refused(stem).find("loaded") == std::string::npos);
+  }
+  CHECK(refused("backbone.bottom_up.stem.conv1.norm.weight").find("detectron2's") !=
+        std::string::npos);
+  CHECK(refused("backbone.other.weight").starts_with("loaded;"));  // no name that is known
 }
 
 TEST_CASE("weight names: a few names in common are no reason to rename") {

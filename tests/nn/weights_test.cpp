@@ -136,7 +136,8 @@ TEST_CASE("safetensors: damaged files are refused with the reason") {
   expect_damage(path, file_of(R"({"x":{"dtype":"F32","shape":[]}})", ""), "must have dtype");
   expect_damage(path, file_of(R"({"__metadata__":{"a":1}})", ""), "must be a string");
   expect_damage(path, file_of(R"({"__metadata__":[]})", ""), "must be an object");
-  expect_damage(path, tensor("\"F31\"", "[2]", "[0,8]"), "unknown dtype \"F31\"");
+  expect_damage(path, tensor("\"f 32\"", "[2]", "[0,8]"), "unknown dtype \"f 32\"");
+  expect_damage(path, tensor("\"\"", "[2]", "[0,8]"), "unknown dtype \"\"");
   expect_damage(path, tensor("7", "[2]", "[0,8]"), "unknown dtype 7");
   expect_damage(path, tensor("\"F32\"", "2", "[0,8]"), "shape must be a list");
   expect_damage(path, tensor("\"F32\"", "[-2]", "[0,8]"), "impossible shape [-2]");
@@ -161,6 +162,23 @@ TEST_CASE("safetensors: damaged files are refused with the reason") {
                 file_of("{" + x + R"(,"y":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})",
                         std::string(8, 'd')),
                 "overlap");
+}
+
+TEST_CASE("safetensors: types that nothing here computes with are kept by name") {
+  const TemporaryFolder folder;
+  using Types = std::vector<std::pair<std::string, std::size_t>>;
+  for (const auto& [type, bytes] :
+       Types{{"U16", 4}, {"C64", 16}, {"F8_E4M3", 2}, {"F4", 1}, {"OF_LATER", 3}}) {
+    CAPTURE(type);
+    const std::string header = R"({"x":{"dtype":")" + type + R"(","shape":[2],"data_offsets":[0,)" +
+                               std::to_string(bytes) + "]}}";
+    write_bytes(folder.path() / "a", file_of(header, std::string(bytes, 'd')));
+    const SafetensorsFile file = read_safetensors(folder.path() / "a");
+    CHECK(file.tensors.at("x").dtype == type);
+    CHECK(file.tensors.at("x").data.size() == bytes);
+    write_safetensors(folder.path() / "b", file);
+    CHECK(read_safetensors(folder.path() / "b").tensors == file.tensors);
+  }
 }
 
 TEST_CASE("safetensors: a file cut off anywhere is refused") {

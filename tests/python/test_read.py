@@ -90,6 +90,12 @@ def test_a_killed_run_and_a_resumed_one(small_run, tmp_path):
     kept = [line for line in events if json.loads(line)["type"] != "end"]
     (folder / "events.jsonl").write_text("\n".join(kept) + "\n" + kept[-1][:20])  # cut off by a kill
     assert read_run(folder).status == "no end" and read_run(folder).summary is None
+    with open(folder / "events.jsonl", "ab") as file:  # or while a line is written, within a letter
+        file.write("\n{\"type\": \"warning\", \"text\": \"ü".encode()[:-1])
+    with pytest.raises(FormatError, match="expected a JSON object"):
+        read_run(folder).events
+    (folder / "events.jsonl").write_bytes("\n".join(kept).encode() + b"\n" + "{\"text\": \"ü".encode()[:-1])
+    assert read_run(folder).status == "no end"
     again = [json.loads(line) for line in kept]
     resume = {**again[0], "type": "resume", "step": 2}
     repeated = [{**event, "loss": 7.0} for event in again if event["type"] == "rank" and event["step"] == 4]

@@ -3,11 +3,15 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 #include "lockstep/core/check.h"
+#include "run/run_folder.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -219,6 +223,61 @@ TEST_CASE("a full disk is an error that names the file, and the last good checkp
   int files = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder.path())) ++files;
   CHECK(files == 2);
+}
+
+TEST_CASE("beside a training that saves, a reader has the last checkpoint or the one before") {
+  const TemporaryFolder folder;
+  const RunFolder run{folder.path()};
+  fs::create_directories(run.checkpoints());
+  const auto save = [&](std::int64_t step) {
+    save_checkpoint(run.checkpoint("iter_" + std::to_string(step)), make_checkpoint(step));
+    save_checkpoint(run.checkpoint("last"), make_checkpoint(step));
+    prune_checkpoints(run.checkpoints(), 3);
+  };
+  save(1);
+  std::atomic<std::int64_t> saved{1};
+  std::atomic<bool> stop{false};
+  std::thread training([&] {
+    while (!stop) {
+      save(saved + 1);
+      ++saved;
+    }
+  });
+  for (int readings = 0; readings < 60; ++readings) {
+    const std::int64_t before = saved;
+    const CheckpointFiles files = read_checkpoint_of(folder.path());
+    REQUIRE(files.problem == "");
+    CHECK(training_state_of(files).iteration >= before);
+    CHECK_NOTHROW(load_checkpoint(run.checkpoint("last")));
+  }
+  stop = true;
+  training.join();
+}
+
+TEST_CASE("a last checkpoint of two moments is waited for, or the newest numbered one is read") {
+  const TemporaryFolder folder;
+  const RunFolder run{folder.path()};
+  fs::create_directories(run.checkpoints());
+  for (const std::int64_t step : {7, 8}) {
+    save_checkpoint(run.checkpoint("iter_" + std::to_string(step)), make_checkpoint(step));
+  }
+  // As between the two renames of step 8: its state beside the weights of before.
+  save_checkpoint(run.checkpoint("last"), make_checkpoint(7));
+  fs::copy_file(state_path(run.checkpoint("iter_8")), state_path(run.checkpoint("last")),
+                fs::copy_options::overwrite_existing);
+  const CheckpointFiles files = read_checkpoint_of(folder.path());
+  CHECK(files.path == run.checkpoint("iter_8"));
+  CHECK(training_state_of(files).iteration == 8);
+  CHECK(read_checkpoint_files(run.checkpoint("last"), std::chrono::milliseconds(0)).torn);
+  std::thread training([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    save_checkpoint(run.checkpoint("last"), make_checkpoint(9));
+  });
+  CHECK(load_checkpoint(run.checkpoint("last")).state.iteration == 9);
+  training.join();
+  // A damaged one is no such thing.
+  flip_byte(run.checkpoint("last"), 1);
+  CHECK_THROWS_WITH_AS(read_checkpoint_of(folder.path()), doctest::Contains("damaged"), DataError);
 }
 
 }  // namespace lockstep

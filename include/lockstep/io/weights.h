@@ -14,7 +14,8 @@
 namespace lockstep {
 
 /// One named tensor on the host, rows contiguous. `dtype` as safetensors writes it: "F32", "F64",
-/// "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL".
+/// "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"; of a file also types that nothing here
+/// computes with, such as "U16" and "F8_E4M3".
 struct HostTensor {
   std::string dtype = "F32";
   std::vector<std::int64_t> shape;

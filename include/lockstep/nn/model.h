@@ -65,6 +65,7 @@ struct ModelOptions {
   int output_stride = 8;               // the image's size over that of the features
   bool frozen_bn = false;              // the backbone's BatchNorm keeps its running statistics
   std::string backbone_weights = {};   // a file that a training begins with (io/weights.h)
+  std::string weights_prefix = {};     // of the names in a file that has several networks
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
@@ -87,6 +88,9 @@ struct ModelOptions {
       {.written = frozen_bn});
     v("backbone_weights", backbone_weights,
       "a file to begin with, as far as its names fit: .pth or safetensors");
+    v("weights_prefix", weights_prefix,
+      "files that hold several networks: the one whose names begin with \"teacher.\", for example",
+      {.written = !weights_prefix.empty()});
   }
 };
 

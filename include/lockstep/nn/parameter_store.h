@@ -141,7 +141,7 @@ struct ImportSummary {
   std::vector<std::string>
       skipped;  // "head.weight: [21, 16, 1, 1] in the file, [11, 16, 1, 1] here"
   std::vector<std::string> missing;     // tensors of the network that the file lacks
-  std::vector<std::string> unexpected;  // tensors of the file that the network lacks
+  std::vector<std::string> unexpected;  // of the file that the network lacks, passed over or not
   /// "module." + NAME in the file was `network_prefix` + NAME here; both empty: the same names.
   std::string file_prefix, network_prefix;
 };
@@ -150,9 +150,13 @@ struct ImportSummary {
 /// \"backbone.NAME\" here); 2 skipped: ...".
 std::string describe_import(const ImportSummary& summary);
 
+/// Those whose names begin with `prefix`, where there are some; else all.
+TensorMap select_prefix(TensorMap tensors, const std::string& prefix);
+
 /// Copies tensors by name. Parameters and running statistics may be F32, or F16, BF16 and F64,
-/// which become fp32; the file may lack num_batches_tracked. What has another shape, as a head for
-/// other classes has, is skipped.
+/// which become fp32; the file may lack num_batches_tracked, or have it in any type of numbers.
+/// What has another shape, as a head for other classes has, is skipped. What the network lacks and
+/// no weight can be (integers, types that nothing here computes with, n_averaged) is passed over.
 ///
 /// One of the two may have a wrapper's name in front: "module.conv.weight" or
 /// "backbone.conv.weight" for "conv.weight". Tried are the names as they are; names of the file
@@ -161,11 +165,13 @@ std::string describe_import(const ImportSummary& summary);
 /// the file or the network has, whichever has fewer (num_batches_tracked never counts); a change
 /// must give as many tensors of the network their names. The one that finds most tensors of the
 /// same name and shape is taken; among equals the one that finds most names; then the names as they
-/// are before one prefix before two, the shorter, and the first by the alphabet. Names of the file
-/// without the prefix that is taken off stay as they are.
+/// are before one prefix before two. Names of the file without the prefix that is taken off stay as
+/// they are.
 ///
-/// `strict`: throws DataError, before anything is copied, when a tensor is skipped, missing
-/// (num_batches_tracked excepted) or unexpected.
+/// Throws DataError, before anything is copied: where two prefixes are equal in all of this
+/// (select_prefix chooses); for names of a ResNet that is nearly torchvision's (v1c, v1d,
+/// detectron2's); and if `strict`, when a tensor is skipped, missing (num_batches_tracked excepted)
+/// or unexpected and not passed over.
 ImportSummary load_state_dict(const TensorMap& tensors, ParameterStore& store, Backend& backend,
                               bool strict);
 

@@ -4,6 +4,7 @@
 
 #include "io/weight_files.h"
 #include "lockstep/nn/parameter_store.h"
+#include "nn/graph/weight_conventions.h"
 #include "nn/graph/weight_names.h"
 
 namespace lockstep {
@@ -56,13 +57,21 @@ std::string to_text(const std::vector<std::int64_t>& shape) {
 }
 
 // What stands for the tensors when names are compared: those with a counter's name are left out,
-// since files from before PyTorch counted batches lack them.
-bool is_counter(const std::string& name) { return name.ends_with("num_batches_tracked"); }
+// since files from before PyTorch counted batches lack them. The last is that of a model whose
+// weights were averaged.
+bool is_counter(const std::string& name) {
+  return name.ends_with("num_batches_tracked") || name.ends_with("n_averaged");
+}
+
+// What a file may have beside the network's tensors: no weight is of such a type.
+bool is_beside(const std::string& name, const HostTensor& tensor) {
+  return is_counter(name) || float_bytes(tensor.dtype) == 0;
+}
 
 NameMapping mapping_of(const std::vector<Entry>& entries, const TensorMap& tensors) {
   ShapesByName file, network;
   for (const auto& [name, tensor] : tensors) {
-    if (!is_counter(name)) file.emplace(name, tensor.shape);
+    if (!is_beside(name, tensor)) file.emplace(name, tensor.shape);
   }
   for (const Entry& entry : entries) {
     if (entry.counter == nullptr) network.emplace(entry.name, entry.shape);
@@ -75,10 +84,14 @@ struct Match {
   const HostTensor* tensor;
 };
 
-// Bytes that the entry's elements have in a file; 0 where they cannot be of this type.
-std::size_t bytes_in_file(const Entry& entry, const std::string& dtype) {
-  if (entry.counter != nullptr) return dtype == entry.dtype() ? entry.bytes() : 0;
-  return static_cast<std::size_t>(entry.elements) * float_bytes(dtype);
+bool fits_type(const Entry& entry, const HostTensor& tensor) {
+  return entry.counter != nullptr ? to_count(tensor).has_value() : float_bytes(tensor.dtype) > 0;
+}
+
+// A count has one element, whatever its shape.
+bool fits_shape(const Entry& entry, const HostTensor& tensor) {
+  const std::size_t bytes = static_cast<std::size_t>(entry.elements) * float_bytes(tensor.dtype);
+  return entry.counter != nullptr || (tensor.shape == entry.shape && tensor.data.size() == bytes);
 }
 
 // Compares names, types and shapes; copies nothing yet.
@@ -97,11 +110,10 @@ std::vector<Match> match(const std::vector<Entry>& entries, const TensorMap& ten
     }
     used.insert(source);
     const HostTensor& tensor = tensors.at(source);
-    const std::size_t bytes = bytes_in_file(entry, tensor.dtype);
-    if (bytes == 0) {
+    if (!fits_type(entry, tensor)) {
       summary.skipped.push_back(
           concat(entry.name, ": ", tensor.dtype, " in the file, ", entry.dtype(), " here"));
-    } else if (tensor.shape != entry.shape || tensor.data.size() != bytes) {
+    } else if (!fits_shape(entry, tensor)) {
       summary.skipped.push_back(concat(entry.name, ": ", to_text(tensor.shape), " in the file, ",
                                        to_text(entry.shape), " here"));
     } else {
@@ -152,12 +164,15 @@ void begin_slices(const ParameterStore& store, Backend& backend) {
   }
 }
 
-void check_complete(const ImportSummary& summary) {
+void check_complete(const ImportSummary& summary, const TensorMap& tensors) {
+  std::vector<std::string> unknown = summary.unexpected;
+  std::erase_if(unknown,
+                [&](const std::string& name) { return is_beside(name, tensors.at(name)); });
   std::string text;
   append_list(text, "do not fit", summary.skipped);
   append_list(text, "are missing in the file", summary.missing);
-  append_list(text, "are unknown to the network", summary.unexpected);
-  if (is_second_head(summary.unexpected)) {
+  append_list(text, "are unknown to the network", unknown);
+  if (is_second_head(unknown)) {
     text += "\n  these are of a second head, which model.aux_head = true gives the network";
   }
   if (!text.empty()) throw DataError("the weights are of another network; these tensors" + text);
@@ -180,16 +195,25 @@ TensorMap state_dict(const ParameterStore& store, Backend& backend) {
   return tensors;
 }
 
+TensorMap select_prefix(TensorMap tensors, const std::string& prefix) {
+  const auto begins = [&](const auto& tensor) { return tensor.first.starts_with(prefix); };
+  if (std::any_of(tensors.begin(), tensors.end(), begins)) {
+    std::erase_if(tensors, [&](const auto& tensor) { return !begins(tensor); });
+  }
+  return tensors;
+}
+
 ImportSummary load_state_dict(const TensorMap& tensors, ParameterStore& store, Backend& backend,
                               bool strict) {
   ImportSummary summary;
   const std::vector<Entry> entries = entries_of(store);
   const std::vector<Match> matches = match(entries, tensors, summary);
-  if (strict) check_complete(summary);
+  check_convention(summary.missing, summary.unexpected);
+  if (strict) check_complete(summary, tensors);
   std::vector<std::vector<float>> converted;  // as long as uploads may read them
   for (const auto& [entry, tensor] : matches) {
     if (entry->counter != nullptr) {
-      std::memcpy(entry->counter, tensor->data.data(), entry->bytes());
+      *entry->counter = *to_count(*tensor);
     } else if (tensor->dtype == entry->dtype()) {
       backend.upload(entry->tensor(), tensor->data.data());
     } else {

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <compare>
 #include <cstddef>
+#include <optional>
 #include <tuple>
+
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
@@ -46,6 +49,10 @@ std::vector<std::string> common_prefixes(const ShapesByName& names, std::size_t 
   return prefixes;
 }
 
+int changes_of(const NameMapping& mapping) {
+  return int{!mapping.strip.empty()} + int{!mapping.add.empty()};
+}
+
 // In the order in which equals are preferred.
 std::vector<NameMapping> candidates(const ShapesByName& file, const ShapesByName& network,
                                     std::size_t least) {
@@ -57,12 +64,31 @@ std::vector<NameMapping> candidates(const ShapesByName& file, const ShapesByName
     }
   }
   const auto rank = [](const NameMapping& m) {
-    return std::tuple(int{!m.strip.empty()} + int{!m.add.empty()}, m.strip.size() + m.add.size(),
-                      m.strip, m.add);
+    return std::tuple(changes_of(m), m.strip.size() + m.add.size(), m.strip, m.add);
   };
   std::sort(mappings.begin(), mappings.end(),
             [&](const NameMapping& a, const NameMapping& b) { return rank(a) < rank(b); });
   return mappings;
+}
+
+bool same_sources(const NameMapping& a, const NameMapping& b, const ShapesByName& file,
+                  const ShapesByName& network) {
+  return std::all_of(network.begin(), network.end(), [&](const auto& tensor) {
+    return a.source_of(tensor.first, file) == b.source_of(tensor.first, file);
+  });
+}
+
+[[noreturn]] void refuse_both(const NameMapping& a, const NameMapping& b) {
+  const bool of_file = a.strip != b.strip;
+  const std::string& first = of_file ? a.strip : a.add;
+  const std::string& second = of_file ? b.strip : b.add;
+  if (!of_file) {
+    throw DataError(concat("the weights fit the network's names under \"", first, "\" and under \"",
+                           second, "\" alike; give their names the prefix"));
+  }
+  throw DataError(concat("the file has weights for this network under \"", first, "\" and under \"",
+                         second, "\"; choose with model.weights_prefix = \"", first, "\" or \"",
+                         second, "\" (select_prefix in a program)"));
 }
 
 }  // namespace
@@ -72,13 +98,20 @@ NameMapping find_mapping(const ShapesByName& file, const ShapesByName& network) 
       std::max<std::size_t>(1, (std::min(file.size(), network.size()) + 1) / 2);
   NameMapping best;
   Fit best_fit = fit_of(best, file, network);
+  std::optional<NameMapping> rival;  // as good as the best
   for (const NameMapping& mapping : candidates(file, network, least)) {
     const Fit fit = fit_of(mapping, file, network);
-    if (fit.names >= least && fit > best_fit) {
+    if (fit.names < least || fit < best_fit) continue;
+    if (fit > best_fit) {
       best = mapping;
       best_fit = fit;
+      rival.reset();
+    } else if (!rival && changes_of(mapping) == changes_of(best) &&
+               !same_sources(mapping, best, file, network)) {
+      rival = mapping;
     }
   }
+  if (rival) refuse_both(best, *rival);
   return best;
 }
 

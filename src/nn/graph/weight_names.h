@@ -30,9 +30,10 @@ struct NameMapping {
 
 /// The mapping by which most tensors of the network find one in the file that has the same shape;
 /// among equals that by which most find one at all; then the one that changes least: none before
-/// one prefix before two, shorter before longer, then by the alphabet. Prefixes end in a dot. One
-/// that is changed must give names to half of the tensors of the file or of the network, whichever
-/// has fewer: two networks that have nothing to do with each other also share some names.
+/// one prefix before two. Prefixes end in a dot. One that is changed must give names to half of the
+/// tensors of the file or of the network, whichever has fewer: two networks that have nothing to do
+/// with each other also share some names. Throws DataError naming two that take the tensors from
+/// different places and are equal in all of this.
 NameMapping find_mapping(const ShapesByName& file, const ShapesByName& network);
 
 }  // namespace lockstep

@@ -241,7 +241,8 @@ std::string load_weights(DataParallel& replicas, const DiagnosisRequest& request
   std::string from = "initial weights";
   const auto load = [&](const std::filesystem::path& file) {
     if (file.empty()) return;
-    from = concat(file.string(), ": ", describe_import(import_weights(replicas, file)));
+    const ImportSummary summary = import_weights(replicas, file, request.config.model);
+    from = concat(file.string(), ": ", describe_import(summary));
   };
   load(request.config.model.backbone_weights);
   load(request.weights);
