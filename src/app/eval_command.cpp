@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "app/command.h"
+#include "app/per_image.h"
 #include "run/report_text.h"
 #include "train/evaluator.h"
 
@@ -20,6 +21,7 @@ struct EvalArguments {
   bool flip = false;             // --flip
   std::string scales;            // --scales 0.5,1,1.5; empty: not given
   WindowArguments windows;
+  bool per_image = false;        // --per-image
 };
 
 void print_report(const EvalArguments& arguments, const EvalReport& report) {
@@ -35,6 +37,7 @@ void print_report(const EvalArguments& arguments, const EvalReport& report) {
     fmt::print("test-time augmentation: {}\n", to_string(report.augmentation));
   }
   fmt::print("{}", format_evaluation(report.evaluation, report.classes));
+  if (arguments.per_image) fmt::print("{}", format_images(report));
 }
 
 void declare_eval(Options& options, EvalArguments& arguments) {
@@ -48,6 +51,9 @@ void declare_eval(Options& options, EvalArguments& arguments) {
       .add("--split", arguments.split,
            "of the data's splits; default: the configuration's data.val")
       .takes("NAME");
+  const auto per_image =
+      options.add_flag("--per-image", arguments.per_image, "also the scores of single images");
+  options.add_output("DIR", "per_image.csv and pictures of the worst images").needs(per_image);
   options.add_augmentation(arguments.flip, arguments.scales);
   options.add_windows(arguments.windows);
   options.add_devices();
@@ -61,8 +67,11 @@ int run_eval(const EvalArguments& arguments) {
   const EvalReport report = evaluate_checkpoint(
       {arguments.target, arguments.config, overrides, arguments.common.devices,
        arguments.common.tables, arguments.split, augmentation_of(arguments.flip, arguments.scales),
-       arguments.common.world});
-  arguments.common.world.get().on_first([&] { print_report(arguments, report); });
+       arguments.common.world, arguments.per_image});
+  arguments.common.world.get().on_first([&] {
+    print_report(arguments, report);
+    if (!arguments.common.output.empty()) write_images(report, arguments.common.output);
+  });
   return kExitDone;
 }
 
@@ -74,6 +83,8 @@ Command eval_command() {
           .page = "predict",
           .examples =
               {{"lockstep eval runs/first", "the last checkpoint of a run on its validation split"},
+               {"lockstep eval runs/first --per-image -o worst",
+                "also image by image, with pictures of the worst"},
                {"lockstep eval runs/first --flip --scales 0.75,1,1.25 --json",
                 "with test-time augmentation, for a script"},
                {"lockstep eval runs/first --window 64,64",

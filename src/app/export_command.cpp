@@ -23,6 +23,7 @@ struct ExportArguments {
   bool plain = false;                       // --plain: BatchNorm as layers of their own
   std::string size;                         // --size HxW; empty: any
   std::vector<std::string> outputs{"out"};  // --outputs
+  int average = 1;                          // --average N: of the newest checkpoints
 };
 
 void report(const TrainedModel& model, const ExportArguments& arguments) {
@@ -38,6 +39,8 @@ void report(const TrainedModel& model, const ExportArguments& arguments) {
     fmt::print("{}\n", json_text(json, 2));
     return;
   }
+  const auto averaged = model.about.find("lockstep.averaged");
+  if (averaged != model.about.end()) fmt::print("the mean of {}\n", averaged->second);
   const auto step = model.about.find("lockstep.iteration");
   fmt::print("{}: {}, of {}{}, statistics: {}\n", output.string(), model.architecture.description,
              model.checkpoint.string(),
@@ -116,6 +119,10 @@ void declare_export(Options& options, ExportArguments& arguments) {
   options.add("--size", arguments.size, "onnx: for images of HxW only; default: of any size")
       .takes("HxW");
   options
+      .add("--average", arguments.average,
+           "of a run: the mean of its newest N numbered checkpoints, not the last one")
+      .takes_count(1, 1000);
+  options
       .add("--outputs", arguments.outputs,
            "onnx: names of the network's outputs; default: out. An auxiliary head is aux")
       .takes("NAME,...")
@@ -130,9 +137,11 @@ int run_export(const ExportArguments& arguments) {
   const std::filesystem::path& output = arguments.common.output;
   check_output(arguments);
   const Size size = arguments.size.empty() ? Size{} : parse_size(arguments.size);
-  const TrainedModel model =
-      read_trained_model({arguments.target, arguments.config, arguments.common.overrides, size,
-                          arguments.common.tables});
+  const TrainedModelRequest request{arguments.target, arguments.config, arguments.common.overrides,
+                                    size, arguments.common.tables};
+  const TrainedModel model = arguments.average == 1
+                                 ? read_trained_model(request)
+                                 : read_averaged_model(request, arguments.average);
   if (arguments.format == "onnx") {
     export_onnx(model, size, arguments);
   } else {

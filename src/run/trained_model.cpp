@@ -4,9 +4,12 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <optional>
 
 #include "backend/cpu_kernels.h"
 #include "core/json.h"
+#include "io/weight_files.h"
 #include "lockstep/core/check.h"
 #include "nn/norms/group_norm_layer.h"
 #include "run/checkpoint.h"
@@ -233,6 +236,58 @@ TrainedModel read_trained_model(const TrainedModelRequest& request) {
   model.iteration = iteration_of(files.weights);
   model.about = about(model.config, model.architecture, model.iteration);
   return model;
+}
+
+namespace {
+
+std::vector<fs::path> newest_numbered(const fs::path& run, int count) {
+  if (!fs::is_directory(run)) {
+    throw ConfigError(
+        concat("an average is of a run's checkpoints: ", run.string(), " is no folder of a run"));
+  }
+  std::vector<fs::path> found = numbered_checkpoints(RunFolder{run}.checkpoints());
+  if (static_cast<int>(found.size()) < count) {
+    throw ConfigError(
+        concat(run.string(), ": expected ", count, " numbered checkpoints, got ", found.size(),
+               "; run.checkpoint_every writes them, and run.keep says how many stay"));
+  }
+  found.resize(static_cast<std::size_t>(count));
+  return found;
+}
+
+using Sums = std::map<std::string, std::vector<double>>;
+
+void add_to(Sums& sums, const TensorMap& weights) {
+  for (const auto& [name, tensor] : weights) {
+    if (tensor.dtype != "F32") continue;  // counts of batches
+    const std::vector<float> values = to_floats(tensor);
+    std::vector<double>& sum = sums[name];
+    sum.resize(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) sum[i] += static_cast<double>(values[i]);
+  }
+}
+
+}  // namespace
+
+TrainedModel read_averaged_model(TrainedModelRequest request, int count) {
+  const std::vector<fs::path> checkpoints = newest_numbered(request.target, count);
+  std::optional<TrainedModel> newest;
+  Sums sums;
+  std::string names;
+  for (const fs::path& checkpoint : checkpoints) {
+    request.target = checkpoint;
+    TrainedModel model = read_trained_model(request);
+    add_to(sums, model.weights);
+    names += concat(names.empty() ? "" : ", ", checkpoint.stem().string());
+    if (!newest) newest = std::move(model);
+  }
+  for (const auto& [name, sum] : sums) {
+    std::vector<float> mean(sum.size());
+    for (std::size_t i = 0; i < sum.size(); ++i) mean[i] = static_cast<float>(sum[i] / count);
+    put(newest->weights, name, mean.data());
+  }
+  newest->about["lockstep.averaged"] = names;
+  return std::move(*newest);
 }
 
 }  // namespace lockstep

@@ -80,4 +80,10 @@ struct TrainedModel {
 /// and not only weights, and where the process already computes by other kernels than asked for.
 TrainedModel read_trained_model(const TrainedModelRequest& request);
 
+/// The mean of the weights and running statistics of a run's newest `count` numbered checkpoints
+/// (Izmailov et al. 2018, Averaging Weights Leads to Wider Optima), which "lockstep.averaged" of
+/// `about` names; the rest is the newest one's. Throws as read_trained_model, and ConfigError where
+/// `target` is no run folder or has fewer.
+TrainedModel read_averaged_model(TrainedModelRequest request, int count);
+
 }  // namespace lockstep

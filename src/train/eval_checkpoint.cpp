@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 
 #include "data/data_check.h"
@@ -74,6 +75,16 @@ void evaluate_with_augmentation(const EvalRequest& request, EvalReport& report) 
                                          report.warnings);
 }
 
+void add_images(Evaluator& evaluator, EvalStats stats, const DataOptions& data,
+                EvalReport& report) {
+  constexpr std::size_t kWorst = 10;
+  report.images = evaluator.evaluate_images(stats);
+  std::vector<std::int64_t> worst = worst_first(report.images);
+  worst.resize(std::min(worst.size(), kWorst));
+  report.worst = evaluator.predict(stats, worst);
+  report.colors = class_colors(data);
+}
+
 void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   World& world = request.world;
   CheckpointFiles checkpoint{.path = request.target};
@@ -114,6 +125,7 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   const EvalStats used = merged ? EvalStats::kDevice0 : stats;
   report.evaluation = evaluator.evaluate(used);
   report.evaluation.eval_stats = stats;
+  if (request.per_image) add_images(evaluator, used, config.data, report);
 }
 
 }  // namespace
@@ -121,6 +133,33 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
 Json to_json(const TestTimeAugmentation& augmentation) {
   return {{"flip", augmentation.flip}, {"scales", augmentation.scales}};
 }
+
+std::vector<std::int64_t> worst_first(const std::vector<ImageScores>& images) {
+  std::vector<std::int64_t> order;
+  const auto score = [&](std::int64_t i) {
+    return images[static_cast<std::size_t>(i)].metrics.m_iou;
+  };
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(images.size()); ++i) {
+    if (score(i)) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return *score(a) < *score(b); });
+  return order;
+}
+
+namespace {
+
+Json to_json(const ImageScores& image, const std::vector<std::string>& classes) {
+  Json json{{"image", image.name},
+            {"mIoU", json_or_null(image.metrics.m_iou)},
+            {"aAcc", json_or_null(image.metrics.a_acc)}};
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    json["IoU." + classes[c]] = json_or_null(image.metrics.iou[c]);
+  }
+  return json;
+}
+
+}  // namespace
 
 std::string to_json(const EvalReport& report) {
   Json json{{"checkpoint", report.checkpoint.string()},
@@ -130,14 +169,32 @@ std::string to_json(const EvalReport& report) {
   if (!report.split.empty()) json["split"] = report.split;
   if (report.augmentation.active()) json["tta"] = to_json(report.augmentation);
   json.update(to_json(report.evaluation, report.classes));
+  for (const ImageScores& image : report.images) {
+    json["per_image"].push_back(to_json(image, report.classes));
+  }
   return json_text(json, 2);
 }
+
+namespace {
+
+void check_per_image(const EvalRequest& request) {
+  if (!request.per_image) return;
+  if (request.augmentation.active()) {
+    throw ConfigError("--per-image is of images as they are: leave out --flip and --scales");
+  }
+  if (request.world.get().size() > 1) {
+    throw ConfigError("--per-image is computed by one process: start it without mpirun");
+  }
+}
+
+}  // namespace
 
 EvalReport evaluate_checkpoint(const EvalRequest& request) {
   EvalReport report;
   report.devices = request.devices.empty() ? default_devices() : request.devices;
   report.split = request.split;
   report.augmentation = request.augmentation;
+  check_per_image(request);
   if (request.augmentation.active()) {
     if (request.world.get().size() > 1) {
       throw ConfigError("--flip and --scales are computed by one process: start it without mpirun");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <numeric>
 
 #include "core/seconds_since.h"
@@ -96,6 +97,10 @@ struct Evaluator::Impl {
   std::int64_t images_together() const;
   int divisor() const { return static_cast<int>(config.architecture().size_divisor); }
   void predict_examples(const EvaluationOptions& options);
+  void with_statistics(EvalStats stats, const std::function<void(const EvaluationOptions&)>& work);
+  void check_has_images(EvalStats stats) const;
+  ImageScores scores_of(std::int64_t index, const Batch& batch,
+                        const std::vector<std::int32_t>& classes) const;
   ValidationExample example_of(std::int64_t index, const Batch& batch,
                                const std::vector<std::int32_t>& classes) const;
 
@@ -175,6 +180,78 @@ std::optional<std::string> window_warning(const Config& config, EvalStats stats,
                 " pixels with the next, but the network looks ", *radius,
                 " pixels around a pixel: maps differ from those of one piece; let windows share ",
                 2 * *radius, " pixels by a larger eval.overlap or eval.window");
+}
+
+// The training's are put back.
+void Evaluator::Impl::with_statistics(EvalStats stats,
+                                      const std::function<void(const EvaluationOptions&)>& work) {
+  const std::vector<ReplicaStatistics> training = read_running_statistics(replicas);
+  write_running_statistics(
+      replicas, std::vector<ReplicaStatistics>(training.size(), statistics(stats, training)));
+  work({normalizer_of(stats), config.windows(stats)});
+  write_running_statistics(replicas, training);
+}
+
+void Evaluator::Impl::check_has_images(EvalStats stats) const {
+  if (loader.task() != Task::kSegmentation) {
+    throw ConfigError(
+        "scores per image are of segmentations; an image that is classified is "
+        "right or wrong (lockstep predict names its class)");
+  }
+  if (stats == EvalStats::kBatch && images_together() > 1) {
+    throw ConfigError(concat("scores per image: bn.eval_stats = \"batch\" normalises ",
+                             images_together(), " images together; choose another, or ",
+                             "bn.eval_images = 1"));
+  }
+}
+
+ImageScores Evaluator::Impl::scores_of(std::int64_t index, const Batch& batch,
+                                       const std::vector<std::int32_t>& classes) const {
+  const auto count = static_cast<std::size_t>(config.data.num_classes);
+  const Label ignored = ignored_label(config.data);
+  std::vector<std::int64_t> confusion(count * count);
+  for (std::size_t i = 0; i < batch.labels.size(); ++i) {
+    if (batch.labels[i] == ignored) continue;
+    ++confusion[batch.labels[i] * count + static_cast<std::size_t>(classes[i])];
+  }
+  return {loader.dataset().describe(index), confusion_metrics(confusion, config.data.num_classes)};
+}
+
+std::vector<ImageScores> Evaluator::evaluate_images(EvalStats stats) {
+  impl_->check_has_images(stats);
+  const std::int64_t images = impl_->loader.size();
+  auto scores = std::make_shared<std::vector<ImageScores>>(static_cast<std::size_t>(images));
+  auto work = std::make_shared<LongWork>("evaluating per image", "images", images);
+  impl_->with_statistics(stats, [&](const EvaluationOptions& options) {
+    // A replica that does not return after a failure may outlive this object.
+    impl_->replicas.for_each_replica(
+        [impl = impl_, scores, work, images, options](Replica& replica) {
+          for (std::int64_t i = replica.rank(); i < images; i += impl->replicas.size()) {
+            const Batch batch = impl->loader.load(i, 1, impl->divisor());
+            (*scores)[static_cast<std::size_t>(i)] = impl->scores_of(
+                i, batch, training_replica(replica).validation().predict(batch, options));
+            work->advance();
+          }
+        });
+  });
+  return std::move(*scores);
+}
+
+std::vector<ValidationExample> Evaluator::predict(EvalStats stats,
+                                                  const std::vector<std::int64_t>& indices) {
+  impl_->check_has_images(stats);
+  std::vector<ValidationExample> predicted;
+  impl_->with_statistics(stats, [&](const EvaluationOptions& options) {
+    impl_->replicas.for_each_replica([&](Replica& replica) {
+      for (const std::int64_t index : indices) {
+        if (replica.rank() != 0) return;
+        const Batch batch = impl_->loader.load(index, 1, impl_->divisor());
+        predicted.push_back(impl_->example_of(
+            index, batch, training_replica(replica).validation().predict(batch, options)));
+      }
+    });
+  });
+  return predicted;
 }
 
 const std::vector<ValidationExample>& Evaluator::examples() const { return impl_->examples; }

@@ -12,6 +12,7 @@
 #include "config/config.h"
 #include "core/json.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "run/confusion_matrix.h"
 #include "run/summary.h"
 #include "train/inference/views.h"
 
@@ -27,6 +28,12 @@ struct ValidationExample {
 
 /// The images from left to right with a white gap between them. REQUIRES: one height.
 Image side_by_side(const std::vector<Image>& images);
+
+/// What one image of a segmentation came to.
+struct ImageScores {
+  std::string name;
+  ConfusionMetrics metrics;
+};
 
 /// Used by the trainer's thread, between steps. `replicas` outlives it.
 class Evaluator {
@@ -44,6 +51,13 @@ class Evaluator {
   /// `with_examples`: then also gives `examples`, of a segmentation four images spread over the
   /// split, for the price of their forward passes on rank 0.
   Evaluation evaluate(EvalStats stats, bool with_examples = false);
+  /// Every image of a segmentation's split on its own, in the split's order: the scores whose
+  /// confusion matrices add up to the one of `evaluate`, for one more pass, in one process. Throws
+  /// ConfigError for images that have no scores of their own: of a classification, and those that
+  /// kBatch normalises together.
+  std::vector<ImageScores> evaluate_images(EvalStats stats);
+  /// The images at these places of the split. As evaluate_images.
+  std::vector<ValidationExample> predict(EvalStats stats, const std::vector<std::int64_t>& indices);
   /// Of the last evaluation, if it was asked for them.
   const std::vector<ValidationExample>& examples() const;
   const Dataset& dataset() const;
@@ -67,6 +81,7 @@ struct EvalRequest {
   std::string split = {};  // that data.val shall name; empty: as it is
   TestTimeAugmentation augmentation = {};
   std::reference_wrapper<World> world = World::alone();  // the processes that evaluate together
+  bool per_image = false;                                // one process, without augmentation
 };
 
 struct EvalReport {
@@ -78,7 +93,13 @@ struct EvalReport {
   std::vector<std::string> warnings;
   std::string split = {};  // as it was asked for
   TestTimeAugmentation augmentation = {};
+  std::vector<ImageScores> images = {};       // where they were asked for, in the split's order
+  std::vector<ValidationExample> worst = {};  // of those the ten of lowest mIoU, the lowest first
+  std::vector<Color> colors = {};             // of the classes
 };
+
+/// The places of images by rising mIoU; those where it is undefined are left out.
+std::vector<std::int64_t> worst_first(const std::vector<ImageScores>& images);
 
 /// Loads a checkpoint and evaluates it. With augmentation by fp32 networks, one for each scale and
 /// device (inference/evaluate_augmented.h), and not under bn.eval_stats = "precise". Every process
@@ -91,7 +112,8 @@ Json to_json(const TestTimeAugmentation& augmentation);
 
 /// The report as one JSON object: "checkpoint", "iteration", "devices", "classes", then as an
 /// `eval` event; also "split" where one was asked for, and "tta" where images were augmented:
-/// "flip" and "scales". Percent are not rounded, null means undefined.
+/// "flip" and "scales", and "per_image" where it was: "image", and of each "mIoU", "aAcc" and
+/// "IoU.CLASS". Percent are not rounded, null means undefined.
 std::string to_json(const EvalReport& report);
 
 }  // namespace lockstep

@@ -249,4 +249,53 @@ TEST_CASE("export refuses what it cannot do, and says what to do") {
         "broken.safetensors: 1 of 4 values of encoder.0.1.bn.bias are not finite");
 }
 
+TEST_CASE("export --average: the mean of the newest numbered checkpoints") {
+  const test::TemporaryFolder folder;
+  const fs::path run = folder.path() / "run", out = folder.path() / "mean.safetensors";
+  const fs::path config = folder.write("tiny.toml", R"([run]
+max_iters = 4
+checkpoint_every = 1
+[data]
+layout = "streets"
+size = [32, 32]
+train_images = 8
+val_images = 2
+[batch]
+global = 4
+[model]
+width = 4
+depth = 2
+)");
+  REQUIRE(run_lockstep({"train", config.string(), "-d", "cpu:1", "-o", run.string()}).exit_code ==
+          0);
+  const auto exported = [&](const char* count) {
+    return run_lockstep(
+        {"export", "safetensors", run.string(), "--average", count, "-o", out.string()});
+  };
+  const Outcome outcome = exported("2");
+  INFO(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  CHECK(contains(outcome.out, "the mean of iter_4, iter_3"));
+  const SafetensorsFile mean = read_weights(out);
+  CHECK(mean.metadata.at("lockstep.averaged") == "iter_4, iter_3");
+  const auto value = [](const TensorMap& tensors, const char* name) {
+    float first = 0;
+    std::memcpy(&first, tensors.at(name).data.data(), sizeof first);
+    return static_cast<double>(first);
+  };
+  const RunFolder files{run};
+  const TensorMap last = read_weights(files.checkpoint("iter_4")).tensors;
+  const TensorMap before = read_weights(files.checkpoint("iter_3")).tensors;
+  for (const char* name : {"head.bias", "encoder.0.0.conv.weight", "encoder.0.0.bn.running_var"}) {
+    CHECK(value(mean.tensors, name) ==
+          static_cast<double>(static_cast<float>((value(last, name) + value(before, name)) / 2)));
+  }
+  CHECK(mean.tensors.at("encoder.0.0.bn.num_batches_tracked") ==
+        last.at("encoder.0.0.bn.num_batches_tracked"));
+  CHECK(run_lockstep({"eval", out.string(), "-c", config.string()}).exit_code == 0);
+  const Outcome many = exported("4");  // run.keep = 3
+  CHECK(many.exit_code == 2);
+  CHECK(contains(many.err, "expected 4 numbered checkpoints, got 3"));
+}
+
 }  // namespace lockstep

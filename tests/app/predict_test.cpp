@@ -466,4 +466,80 @@ TEST_CASE("eval: another split, and what is none") {
   }
 }
 
+TEST_CASE("eval --per-image: scores that add up to the global ones, a table and pictures") {
+  const Trained trained(kStreets);
+  const std::string run = trained.run.string(), out = (trained.folder.path() / "worst").string();
+  const Outcome text = run_lockstep({"eval", run, "-d", "cpu:2", "--per-image", "-o", out});
+  INFO(text.err);
+  REQUIRE(text.exit_code == 0);
+  CHECK(contains(text.out, "per image: mIoU mean "));
+  CHECK(contains(text.out, "(5 images)"));
+  const std::string csv = read_text(fs::path(out) / "per_image.csv");
+  CHECK(csv.starts_with("image,mIoU,aAcc,sky,building,"));
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 6);
+  CHECK(std::distance(fs::directory_iterator(out), {}) == 6);  // five images, and the table
+  const Json json = Json::parse(run_lockstep({"eval", run, "--per-image", "--json"}).out);
+  REQUIRE(json.at("per_image").size() == 5);
+  // Of one image they are the global ones.
+  const Json one = Json::parse(
+      run_lockstep({"eval", run, "--per-image", "--json", "-s", "data.val_images=1"}).out);
+  for (const char* key : {"mIoU", "aAcc", "IoU.road"}) {
+    CAPTURE(key);
+    CHECK(one.at("per_image").at(0).at(key) == json.at("per_image").at(0).at(key));
+    CHECK(one.at("per_image").at(0).at(key) == one.at(key));
+  }
+  CHECK(contains(run_lockstep({"eval", run, "--per-image", "--flip"}).err, "leave out --flip"));
+  CHECK(contains(run_lockstep({"eval", run, "-o", out}).err, "--per-image"));
+  CHECK(contains(run_lockstep({"eval", run, "--per-image", "-s", "bn.eval_stats=batch"}).err,
+                 "images together"));
+}
+
+TEST_CASE("a classifier's run knows the names of its classes, with its data or without") {
+  const test::TemporaryFolder folder;
+  const fs::path data = folder.path() / "data";
+  for (const char* name :
+       {"train/cat/a.png", "train/dog/a.png", "val/cat/b.png", "val/dog/b.png"}) {
+    fs::create_directories((data / name).parent_path());
+    write_png(data / name, Image{16, 16, std::vector<std::uint8_t>(16 * 16 * 3, 90)});
+  }
+  const fs::path config = folder.write("c.toml", R"([run]
+max_iters = 1
+[data]
+layout = "imagefolder"
+[batch]
+global = 2
+[model]
+arch = "resnet18"
+resnet_width = 4
+small_images = true
+)");
+  const std::string root = "data.root=" + data.string();
+  const std::string run = (folder.path() / "run").string();
+  const Outcome trained =
+      run_lockstep({"train", config.string(), "-d", "cpu:1", "-o", run, "-s", root});
+  INFO(trained.err);
+  REQUIRE(trained.exit_code == 0);
+  const std::string image = (folder.path() / "photo.png").string();
+  fs::copy_file(data / "val/cat/b.png", image);
+  // Written in the run, they change nothing that a hash tells.
+  CHECK(config_hash(load_config(fs::path(run) / "config.toml", {})) ==
+        config_hash(load_config(config, {root})));
+  CHECK(load_config(fs::path(run) / "config.toml", {}).data.classes ==
+        std::vector<std::string>{"cat", "dog"});
+  fs::remove_all(data / "train");
+  CHECK(run_lockstep({"eval", run}).exit_code == 0);  // of what is left, the validation split
+  fs::remove_all(data);
+  const Outcome predicted =
+      run_lockstep({"predict", run, image, "-o", (folder.path() / "p").string(), "--json"});
+  INFO(predicted.err);
+  REQUIRE(predicted.exit_code == 0);
+  CHECK(Json::parse(predicted.out).at("classes") == Json{"cat", "dog"});
+  const std::string file = (folder.path() / "m.onnx").string();
+  const Outcome exported = run_lockstep({"export", "onnx", run, "-o", file, "--json"});
+  REQUIRE(exported.exit_code == 0);
+  CHECK(Json::parse(exported.out).at("about").at("lockstep.class_names") == "[\"cat\",\"dog\"]");
+  CHECK(run_lockstep({"report", run}).exit_code == 0);
+  CHECK(run_lockstep({"inspect", run}).exit_code == 0);
+}
+
 }  // namespace lockstep

@@ -1,0 +1,88 @@
+#include "app/per_image.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "app/files.h"
+#include "compare/table.h"
+#include "io/image_io.h"
+#include "lockstep/io/image.h"
+#include "train/inference/image_files.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kWorst = 10;
+
+/// By rising mIoU.
+std::vector<double> sorted_scores(const EvalReport& report) {
+  std::vector<double> scores;
+  for (const std::int64_t i : worst_first(report.images)) {
+    scores.push_back(*report.images[static_cast<std::size_t>(i)].metrics.m_iou);
+  }
+  return scores;
+}
+
+/// RFC 4180: in quotes where it has to be.
+std::string csv_word(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string word = "\"";
+  for (const char c : text) word += c == '"' ? "\"\"" : std::string(1, c);
+  return word + "\"";
+}
+
+std::string csv_number(const std::optional<double>& value) {
+  return value ? fmt::format("{:.6g}", *value) : "";
+}
+
+std::string to_csv(const EvalReport& report) {
+  std::string text = "image,mIoU,aAcc";
+  for (const std::string& name : report.classes) text += "," + csv_word(name);
+  for (const ImageScores& image : report.images) {
+    const ConfusionMetrics& metrics = image.metrics;
+    text += fmt::format("\n{},{},{}", csv_word(image.name), csv_number(metrics.m_iou),
+                        csv_number(metrics.a_acc));
+    for (const auto& iou : metrics.iou) text += "," + csv_number(iou);
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string format_images(const EvalReport& report) {
+  const std::vector<double> scores = sorted_scores(report);
+  if (scores.empty()) return "per image: no image has a label that counts\n";
+  const double mean =
+      std::accumulate(scores.begin(), scores.end(), 0.0) / static_cast<double>(scores.size());
+  std::string text = fmt::format(
+      "per image: mIoU mean {:.2f} %  median {:.2f} %  lowest tenth up to {:.2f} %  ({} images)\n",
+      mean, scores[scores.size() / 2], scores[scores.size() / 10], scores.size());
+  Table table{.header = {"the worst", "mIoU %", "aAcc %"}, .rows = {}};
+  for (const std::int64_t i : worst_first(report.images)) {
+    if (table.rows.size() == kWorst) break;
+    const ImageScores& image = report.images[static_cast<std::size_t>(i)];
+    table.rows.push_back(
+        {image.name, format_number(image.metrics.m_iou, 2), format_number(image.metrics.a_acc, 2)});
+  }
+  return text + to_markdown(table);
+}
+
+void write_images(const EvalReport& report, const fs::path& folder) {
+  make_output_folder(folder);
+  write_output(folder / "per_image.csv", to_csv(report));
+  for (std::size_t i = 0; i < report.worst.size(); ++i) {
+    const ValidationExample& example = report.worst[i];
+    std::string name = fs::path(example.name).stem().string();
+    std::replace(name.begin(), name.end(), ' ', '_');
+    write_png(folder / fmt::format("worst_{:02}_{}.png", i + 1, name),
+              side_by_side({example.image, paint(example.truth, report.colors),
+                            paint(example.prediction, report.colors)}));
+  }
+}
+
+}  // namespace lockstep
