@@ -365,15 +365,12 @@ std::vector<std::pair<std::int64_t, std::int64_t>> find_duplicates(const Dataset
     if (train_report.hashes[at(i)] != 0) known.emplace_back(train_report.hashes[at(i)], i);
   }
   std::sort(known.begin(), known.end());
-  // One of each hash: images that repeat are told of once.
-  known.erase(std::unique(known.begin(), known.end(),
-                          [&](const Hashed& a, const Hashed& b) { return a.first == b.first; }),
-              known.end());
   std::vector<std::pair<std::int64_t, std::int64_t>> duplicates;
   LongWork work("comparing validation images with training images", "images", val.size());
   for (std::int64_t i = 0; i < val.size(); ++i) {
     work.advance();
     const std::uint64_t hash = val_report.hashes[at(i)];
+    // The first that has it: an image that repeats is told of once.
     const auto match = std::lower_bound(known.begin(), known.end(), Hashed{hash, 0});
     if (hash == 0 || match == known.end() || match->first != hash) continue;
     const Image a = train.load(match->second).image;

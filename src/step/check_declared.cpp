@@ -58,7 +58,7 @@ void check_values(const BatchNormLayer& layer, const DataParallelOptions& option
     const std::int64_t images = shard_of(batch, options.micro_batches(), micro).count;
     for (const std::int64_t together : images_of_statistics(norm, chunk_sizes(images, ranks))) {
       if (together != 1) continue;
-      throw ConfigError(
+      throw ReplicaError(
           concat(layer.name(), ": batch statistics need more than one value per channel, got 1: a ",
                  "batch of ", batch, " images leaves one to a set of statistics, and the layer ",
                  "sees ", to_string(shape), "; use a larger batch or images, synchronized ",

@@ -17,8 +17,9 @@ void check_norm_layers(const DataParallelOptions& options,
                        std::span<const BatchNormLayer* const> layers);
 
 /// Throws ConfigError for options that do not fit each other, for a shape that the model does not
-/// take, for a layer to which one value per channel is left, and where nothing can change. `ranks`:
-/// of all processes; `batches`: the sizes that global batches will have. Returns what is odd.
+/// take, and where nothing can change; ReplicaError, as the step would, for a layer to which one
+/// value per channel is left. `ranks`: of all processes; `batches`: the sizes that global batches
+/// will have. Returns what is odd.
 std::vector<std::string> check_declared(const DataParallelOptions& options, int ranks,
                                         std::span<const std::int64_t> batches);
 

@@ -125,7 +125,7 @@ TEST_CASE(
   std::vector<std::string> check{"data", "check", data.config.string(), "-d", "cpu:2"};
   check.insert(check.end(), sound.begin(), sound.end());
   const Outcome refused = data.run(check);  // one value at the lowest of five stages
-  CHECK(refused.exit_code == 2);
+  CHECK(refused.exit_code == 5);
   CHECK(contains(refused.out, "mean = ["));
   CHECK(contains(refused.err, "more than one value"));
   CHECK_FALSE(contains(refused.out, "nothing to warn of"));
