@@ -314,6 +314,7 @@ TEST_CASE("a run that is there can be looked at, whatever it was trained with") 
   const std::string mean = "mean = [0.485, 0.456, 0.406]";
   text.replace(text.find(mean), mean.size(), "mean = [123.675, 116.28, 103.53]");
   std::vector<std::string> warnings;
+  REQUIRE(error_of(text).empty());
   const Config config = config_from(text, {}, &warnings);
   REQUIRE(warnings.size() == 1);
   check_contains(warnings[0], "divide by 255");
