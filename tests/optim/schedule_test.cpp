@@ -63,6 +63,36 @@ TEST_CASE("step: a factor at each milestone") {
   CHECK(own[9] == 0.25);
 }
 
+TEST_CASE("milestones from 1 on are iterations") {
+  ScheduleOptions options;
+  options.type = ScheduleType::kStep;
+  options.milestones = {0.2, 7};
+  const auto rates = column(options, 1, 10);
+  for (int i = 0; i < 10; ++i) CHECK(rates[i] == doctest::Approx(i < 2 ? 1 : (i < 7 ? 0.1 : 0.01)));
+  options.milestones = {70};
+  CHECK(learning_rate(options, 1, 69, 100) == 1);
+  CHECK(learning_rate(options, 1, 70, 100) == doctest::Approx(0.1));
+  options.milestones = {7.5};
+  CHECK_THROWS_AS(learning_rate(options, 1, 0, 10), ConfigError);
+}
+
+TEST_CASE("min_lr is where poly and cosine end, and what others leave alone") {
+  ScheduleOptions options;
+  options.min_lr = 0.01;
+  for (const ScheduleType type : {ScheduleType::kPoly, ScheduleType::kCosine}) {
+    options.type = type;
+    ScheduleOptions plain;
+    plain.type = type;
+    const auto rates = column(options, 0.5, 50), others = column(plain, 0.49, 50);
+    for (int i = 0; i < 50; ++i) CHECK(rates[i] == doctest::Approx(0.01 + others[i]));
+    CHECK(rates.front() == doctest::Approx(0.5));
+  }
+  for (const ScheduleType type : {ScheduleType::kConstant, ScheduleType::kStep}) {
+    options.type = type;
+    CHECK(learning_rate(options, 0.5, 0, 10) == 0.5);
+  }
+}
+
 TEST_CASE("warm-up scales the schedule, which runs on below it") {
   ScheduleOptions options;
   options.warmup_iters = 10;
