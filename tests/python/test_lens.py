@@ -1,4 +1,5 @@
 """lens() where the answer is known, and what it leaves alone."""
+import math
 import re
 
 import pytest
@@ -207,6 +208,12 @@ def test_layers_that_a_model_keeps_frozen_take_no_statistics():
     assert [layer.layer for layer in found.by_images[0].layers] == ["5"]
     without = lens(nn.Sequential(nn.Conv2d(3, 2, 1)), [noise(8)], images_per_device=(1,))
     assert not without.shares_statistics and "nothing to synchronize" in str(without)
+
+
+def test_label_255_counts_where_it_is_a_class():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 300, 1))
+    found = lens(net, [(noise(8), torch.full((8, 16, 16), 255))], images_per_device=(1,))
+    assert found.loss is not None and math.isfinite(found.loss)
 
 
 def test_losses_labels_and_outputs():

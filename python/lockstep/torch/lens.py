@@ -24,7 +24,7 @@ def lens(model: nn.Module, loader: Iterable[Any], images_per_device: Sequence[in
     model: any network with BatchNorm layers; it is run on the device of its first parameter.
     loader: batches of training images [N, C, ...] of one size, alone, or as (images, labels), or as a dictionary with
       "image" and "label". Shuffle it: neighbours are taken for a device's batch. With labels [N] or [N, H, W] of classes
-      (255 does not count) the losses are told, too.
+      (255 does not count, where it is none of them) the losses are told, too.
     images: how many to look at, at most; default: 64, or twice the most per device. They go forward all together once.
     global_batch: images of a training step on all devices; as many per device need no synchronization.
     weights: where those of the model come from, which a model does not know. "initial": a training begins with them.

@@ -80,8 +80,9 @@ class Network:
         labels = labels.long()
         if output.shape[1] == 1:
             return _binary_loss(output.double().squeeze(1), labels)
-        summed = functional.cross_entropy(output.double(), labels, ignore_index=IGNORED, reduction="sum")
-        return float(summed), float((labels != IGNORED).sum())
+        ignored = IGNORED if output.shape[1] <= IGNORED else -1  # of more classes it is one
+        summed = functional.cross_entropy(output.double(), labels, ignore_index=ignored, reduction="sum")
+        return float(summed), float((labels != ignored).sum())
 
 
 def _binary_loss(logits: Tensor, labels: Tensor) -> Tuple[float, float]:
