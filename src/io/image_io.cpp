@@ -9,18 +9,21 @@
 #include <vector>
 
 #include "io/codec.h"
+#include "io/exif.h"
 #include "lockstep/core/check.h"
 #include "lockstep/io/image.h"
 
 namespace lockstep {
 namespace {
 
-// Enough for the header of nearly every file, large EXIF blocks excepted.
-constexpr std::size_t kHeaderBytes = 65536;
 // Up to the kind of a PNG's values.
 constexpr std::size_t kPngHeaderBytes = 26;
 
-std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path, std::size_t limit) {
+enum class End : std::uint8_t { kFront, kBack };
+
+/// The first or the last bytes of a file, at most `limit`.
+std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path, std::size_t limit,
+                                     End end = End::kFront) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   const int failure = errno;
@@ -31,6 +34,7 @@ std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path, std::siz
         path.string(), ": cannot be read: ", file ? no_size.message() : std::strerror(failure)));
   }
   std::vector<std::uint8_t> bytes(std::min<std::size_t>(static_cast<std::size_t>(size), limit));
+  if (end == End::kBack) file.seekg(static_cast<std::streamoff>(size - bytes.size()));
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   if (!file) throw DataError(concat(path.string(), ": reading its ", size, " bytes failed"));
   return bytes;
@@ -44,6 +48,15 @@ std::string beginning(ImageBytes file) {
     text += byte >= 0x20 && byte < 0x7F ? static_cast<char>(byte) : '.';
   }
   return text + "\"";
+}
+
+DataError not_an_image(const std::filesystem::path& path, ImageBytes file) {
+  return DataError(
+      concat(path.string(), ": expected a JPEG or PNG image, but the file ", beginning(file)));
+}
+
+Turn turn_of(ImageBytes file, ImageOrientation orientation) {
+  return orientation == ImageOrientation::kViewer ? turn_of_file(file) : Turn{};
 }
 
 png_image describe(Size size, png_uint_32 format, const void* palette) {
@@ -83,14 +96,24 @@ Image every_color(std::span<const Color> colors) {
   return paint(every_label, colors);
 }
 
-std::vector<std::uint8_t> eight_bits(const std::filesystem::path& path, const LabelMap& labels) {
+/// What does not fit becomes 255.
+std::vector<std::uint8_t> eight_bits(const LabelMap& labels) {
   std::vector<std::uint8_t> values;
   values.reserve(labels.pixels.size());
   for (const Label label : labels.pixels) {
-    LOCKSTEP_CHECK(label <= 255, path.string(), ": a label of 8 bits cannot be ", label);
-    values.push_back(static_cast<std::uint8_t>(label));
+    values.push_back(static_cast<std::uint8_t>(std::min<Label>(label, 255)));
   }
   return values;
+}
+
+bool fits_eight_bits(const LabelMap& labels) {
+  return std::all_of(labels.pixels.begin(), labels.pixels.end(),
+                     [](Label label) { return label <= 255; });
+}
+
+/// Whether a palette has a place for every class, and one for what is none.
+bool fits_palette(const LabelMap& labels, std::span<const Color> colors) {
+  return colors.size() < 256 || (colors.size() == 256 && fits_eight_bits(labels));
 }
 
 }  // namespace
@@ -103,17 +126,31 @@ void check_image_size(Size size, const std::string& name) {
   }
 }
 
-void read_image(const std::filesystem::path& path, Image& image) {
+void read_image(const std::filesystem::path& path, Image& image, ImageOrientation orientation) {
   const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
-  if (is_jpeg(file)) return decode_jpeg(file, path.string(), image);
-  if (is_png(file)) return decode_png(file, path.string(), image);
-  throw DataError(
-      concat(path.string(), ": expected a JPEG or PNG image, but the file ", beginning(file)));
+  if (is_jpeg(file)) {
+    decode_jpeg(file, path.string(), image);
+  } else if (is_png(file)) {
+    decode_png(file, path.string(), image);
+  } else {
+    throw not_an_image(path, file);
+  }
+  turn(turn_of(file, orientation), image);
 }
 
-MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored) {
+MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored,
+                   ImageOrientation orientation) {
   const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
-  if (is_png(file)) return decode_png_mask(file, path.string(), labels, colored);
+  if (is_png(file)) {
+    const MaskKind kind = decode_png_mask(file, path.string(), labels, colored);
+    const Turn shown = turn_of(file, orientation);
+    if (kind == MaskKind::kColors) {
+      turn(shown, colored);
+    } else {
+      turn(shown, labels);
+    }
+    return kind;
+  }
   if (is_jpeg(file)) {
     throw DataError(concat(path.string(),
                            ": expected labels as PNG, got a JPEG, whose lossy compression ",
@@ -133,18 +170,25 @@ std::optional<int> read_largest_value(const std::filesystem::path& path) {
   return largest_png_value(read_bytes(path, SIZE_MAX), path.string());
 }
 
-Size read_image_size(const std::filesystem::path& path) {
-  const std::vector<std::uint8_t> head = read_bytes(path, kHeaderBytes);
-  if (is_png(head)) return png_size(head, path.string());
-  if (is_jpeg(head)) {
-    try {
-      return jpeg_size(head, path.string());
-    } catch (const DataError&) {
-      return jpeg_size(read_bytes(path, SIZE_MAX), path.string());
-    }
+Size read_image_size(const std::filesystem::path& path, ImageOrientation orientation) {
+  const std::vector<std::uint8_t> head = read_bytes(path, kExifReach);
+  const bool viewed = orientation == ImageOrientation::kViewer;
+  if (is_png(head)) {
+    const Size stored = png_size(head, path.string());
+    if (!viewed) return stored;
+    const auto tail = head.size() < kExifReach ? head : read_bytes(path, kExifReach, End::kBack);
+    return turn_of(find_png_exif(head, tail)).size_of(stored);
   }
-  throw DataError(
-      concat(path.string(), ": expected a JPEG or PNG image, but the file ", beginning(head)));
+  if (!is_jpeg(head)) throw not_an_image(path, head);
+  try {
+    const Size stored = jpeg_size(head, path.string());
+    if (!viewed) return stored;
+    const FoundExif exif = find_jpeg_exif(head);
+    if (exif.certain) return turn_of(exif.block).size_of(stored);
+  } catch (const DataError&) {  // more of the file tells
+  }
+  const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
+  return turn_of(file, orientation).size_of(jpeg_size(file, path.string()));
 }
 
 void write_png(const std::filesystem::path& path, const Image& image) {
@@ -152,16 +196,22 @@ void write_png(const std::filesystem::path& path, const Image& image) {
 }
 
 void write_png(const std::filesystem::path& path, const LabelMap& labels) {
-  const std::vector<std::uint8_t> values = eight_bits(path, labels);
-  write_png(path, {labels.height, labels.width}, PNG_FORMAT_GRAY, values.data());
+  const Size size{labels.height, labels.width};
+  if (!fits_eight_bits(labels)) {
+    // "Linear" for the interface; the values are written as they are.
+    return write_png(path, size, PNG_FORMAT_LINEAR_Y, labels.pixels.data());
+  }
+  write_png(path, size, PNG_FORMAT_GRAY, eight_bits(labels).data());
 }
 
 void write_png(const std::filesystem::path& path, const LabelMap& labels,
                std::span<const Color> colors) {
-  const std::vector<std::uint8_t> values = eight_bits(path, labels);
+  const Size size{labels.height, labels.width};
+  if (!fits_palette(labels, colors)) {
+    return write_png(path, size, PNG_FORMAT_LINEAR_Y, labels.pixels.data());
+  }
   const Image palette = every_color(colors);
-  write_png(path, {labels.height, labels.width}, PNG_FORMAT_RGB_COLORMAP, values.data(),
-            palette.pixels.data());
+  write_png(path, size, PNG_FORMAT_RGB_COLORMAP, eight_bits(labels).data(), palette.pixels.data());
 }
 
 std::vector<std::uint8_t> encode_png(const Image& image) {
@@ -169,10 +219,10 @@ std::vector<std::uint8_t> encode_png(const Image& image) {
 }
 
 std::vector<std::uint8_t> encode_png(const LabelMap& labels, std::span<const Color> colors) {
-  const std::vector<std::uint8_t> values = eight_bits("a PNG in memory", labels);
+  if (!fits_palette(labels, colors)) return encode_png(paint(labels, colors));
   const Image palette = every_color(colors);
-  return encode_png({labels.height, labels.width}, PNG_FORMAT_RGB_COLORMAP, values.data(),
-                    palette.pixels.data());
+  return encode_png({labels.height, labels.width}, PNG_FORMAT_RGB_COLORMAP,
+                    eight_bits(labels).data(), palette.pixels.data());
 }
 
 }  // namespace lockstep

@@ -14,8 +14,8 @@
 // Of every target, its LLVMFuzzerTestOneInput under a name of its own.
 using Target = int(const std::uint8_t* data, std::size_t bytes);
 extern "C" {
-Target fuzz_checkpoint, fuzz_config, fuzz_jpeg, fuzz_lists, fuzz_pickle, fuzz_png, fuzz_pth,
-    fuzz_run_folder, fuzz_safetensors;
+Target fuzz_checkpoint, fuzz_config, fuzz_exif, fuzz_jpeg, fuzz_lists, fuzz_pickle, fuzz_png,
+    fuzz_pth, fuzz_run_folder, fuzz_safetensors;
 }
 
 namespace lockstep::test {
@@ -117,6 +117,7 @@ void check_target(const std::string& name, Target* target, int mutations) {
 TEST_CASE("the fuzz targets' corpus and mutations of it") {
   SUBCASE("checkpoint") { check_target("checkpoint", fuzz_checkpoint, 5'000); }
   SUBCASE("config") { check_target("config", fuzz_config, 1'000); }
+  SUBCASE("exif") { check_target("exif", fuzz_exif, 50'000); }
   SUBCASE("jpeg") { check_target("jpeg", fuzz_jpeg, 20'000); }
   SUBCASE("lists") { check_target("lists", fuzz_lists, 2'000); }
   SUBCASE("pickle") { check_target("pickle", fuzz_pickle, 50'000); }

@@ -130,6 +130,37 @@ TEST_CASE("labels keep the raw value, gray or palette, at every depth") {
   CHECK(mask_of(path).pixels == labels.pixels);
 }
 
+TEST_CASE("labels of more classes than 8 bits hold are written, and come back") {
+  const TempFolder folder;
+  const auto path = folder.file("a.png");
+  const std::vector<Color> few(3, Color{9, 8, 7}), full(256), many(300);
+  const LabelMap small{1, 3, {0, 255, 2}}, large{1, 3, {0, 256, 65535}};
+  for (const LabelMap& labels : {small, large}) {
+    write_png(path, labels);
+    CHECK(mask_of(path).pixels == labels.pixels);
+    for (const auto& colors : {full, many}) {
+      write_png(path, labels, colors);
+      CHECK(mask_of(path).pixels == labels.pixels);
+    }
+  }
+  // What is no class of three, whichever label it has, is the palette's last.
+  write_png(path, large, few);
+  CHECK(mask_of(path).pixels == Labels{0, 255, 255});
+  CHECK(read(path).pixels[3] == 224);
+  // Of one data set all maps have one depth, whichever classes a picture shows.
+  write_png(path, small, many);
+  CHECK(read_file(path)[24] == 16);
+}
+
+TEST_CASE("pictures of more classes than a palette holds have their colours") {
+  const TempFolder folder;
+  const auto path = folder.file("a.png");
+  std::vector<Color> colors(300, Color{1, 2, 3});
+  colors[291] = {4, 5, 6};
+  write_file(path, encode_png(LabelMap{1, 3, {0, 291, 65535}}, colors));
+  CHECK(read(path).pixels == Bytes{1, 2, 3, 4, 5, 6, 224, 224, 192});
+}
+
 TEST_CASE("labels of 16 bits and in colour are read") {
   const TempFolder folder;
   const auto path = folder.file("mask.png");

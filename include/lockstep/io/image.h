@@ -29,6 +29,12 @@ enum class ImageLayout : std::uint8_t {
   kChannelsFirst,  // [N, C, ...], as PyTorch's, unless it is told otherwise
 };
 
+/// Which way up the pixels of a file are taken.
+enum class ImageOrientation : std::uint8_t {
+  kViewer,  // turned as its EXIF orientation says: as every viewer shows it
+  kStored,  // as they lie in the file
+};
+
 /// Red, green, blue.
 using Color = std::array<std::uint8_t, 3>;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "data/resize.h"
@@ -24,7 +25,7 @@ struct Outcomes {
 
 enum Outcome : Label { kAllRight, kNoneRight, kSomeRight, kOnlyFirst = kSomeRight, kOnlySecond };
 
-constexpr Label kIgnored = 255;
+constexpr Label kIgnored = std::numeric_limits<Label>::max();  // no class has it
 
 Outcomes outcomes_of(const Examples& examples) {
   constexpr Color kLight{0xE4, 0xE8, 0xEC}, kDark{0x5B, 0x65, 0x70}, kSome{0xD2, 0x9A, 0x2E};
@@ -69,8 +70,8 @@ Map shrunk(const Map& map) {
   return small;
 }
 
-/// Labels as a palette PNG has them: what counts for nothing is 255.
-LabelMap eight_bits(const Examples& examples, LabelMap map) {
+/// What counts for nothing is no class, whichever value it had.
+LabelMap counted(const Examples& examples, LabelMap map) {
   for (Label& label : map.pixels) {
     if (!examples.counts(label)) label = kIgnored;
   }
@@ -123,7 +124,7 @@ std::string percent_right(const Examples& examples, const Example& example, std:
 
 void add_segmentation(const Examples& examples, const Example& example, Page& page) {
   const auto map = [&](const LabelMap& labels, const std::string& what) {
-    return picture(encode_png(shrunk(eight_bits(examples, labels)), examples.colors),
+    return picture(encode_png(shrunk(counted(examples, labels)), examples.colors),
                    what + " of " + example.name);
   };
   const Outcomes outcomes = outcomes_of(examples);
