@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <type_traits>
 
 #include "app/command.h"
 #include "app/files.h"
+#include "core/home_path.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -24,6 +27,17 @@ std::optional<Number> read_number(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto read = std::from_chars(text.data(), end, value);
   return read.ec == std::errc() && read.ptr == end ? std::optional(value) : std::nullopt;
+}
+
+/// Has what is given for `option` changed before anybody sees it.
+template <typename Change>
+void change_paths(CLI::Option& option, Change change) {
+  option.transform(CLI::Validator(
+      [change](std::string& path) {
+        path = change(std::filesystem::path(path)).string();
+        return std::string();
+      },
+      ""));
 }
 
 }  // namespace
@@ -88,7 +102,12 @@ CommandOption& CommandOption::goes_with(std::vector<std::string> words) {
 
 template <typename Value>
 CommandOption Options::add(const std::string& names, Value& value, const std::string& says) {
-  return {command_.add_option(names, value, says), goes_with_};
+  CLI::Option* option = command_.add_option(names, value, says);
+  if constexpr (std::is_same_v<Value, std::filesystem::path> ||
+                std::is_same_v<Value, std::vector<std::filesystem::path>>) {
+    change_paths(*option, expand_home);
+  }
+  return {option, goes_with_};
 }
 template CommandOption Options::add(const std::string&, std::string&, const std::string&);
 template CommandOption Options::add(const std::string&, std::vector<std::string>&,
@@ -109,12 +128,8 @@ CommandOption Options::add_flag(const std::string& names, bool& value, const std
 template <typename Paths>
 CommandOption Options::add_config(const std::string& names, Paths& value, const std::string& says) {
   CLI::Option* option = command_.add_option(names, value, says);
-  option->transform(CLI::Validator(
-      [](std::string& path) {
-        path = here_or_shared(path).string();
-        return std::string();
-      },
-      ""));
+  change_paths(*option,
+               [](const std::filesystem::path& path) { return here_or_shared(expand_home(path)); });
   option->type_name(option->nonpositional() ? "CONFIG" : "");
   return {option, goes_with_};
 }
