@@ -9,7 +9,9 @@
 #include "config/config_schema.h"
 #include "config/removed_keys.h"
 #include "config/suggest.h"
+#include "core/utf8.h"
 #include "io/file_bytes.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
@@ -48,6 +50,13 @@ bool known_section(const std::string& path) {
   return std::find(sections.begin(), sections.end(), path) != sections.end();
 }
 
+std::string read_bytes(const std::filesystem::path& path) {
+  std::uint64_t size = 0;
+  std::ostringstream bytes;
+  bytes << open_to_read(path, size).rdbuf();
+  return bytes.str();
+}
+
 /// Whether a run has written it, beside its checkpoints: nobody can be asked to mend that.
 bool is_of_run(const std::filesystem::path& file) {
   std::error_code ignored;
@@ -76,10 +85,13 @@ SourceSpan ConfigSource::span(const std::string& key) const {
 }
 
 void ConfigSource::read_file() {
-  const std::string why_not = why_unreadable(path_);
-  std::ostringstream text;
-  if (why_not.empty()) text << std::ifstream(path_, std::ios::binary).rdbuf();
-  sources_.push_back(make_source(path_.string(), text.str()));
+  std::string text, why_not = why_unreadable(path_);
+  try {
+    if (why_not.empty()) text = plain_text(read_bytes(path_));
+  } catch (const DataError& error) {
+    why_not = error.what();
+  }
+  sources_.push_back(make_source(path_.string(), text));
   const SourceText& source = sources_.back();
   if (!why_not.empty()) {
     const std::filesystem::path own = path_ / "config.toml";
@@ -89,7 +101,7 @@ void ConfigSource::read_file() {
     diagnostics_.throw_if_errors();
   }
   try {
-    tables_.push_back(toml::parse(text.str(), path_.string()));
+    tables_.push_back(toml::parse(text, path_.string()));
   } catch (const toml::parse_error& error) {
     diagnostics_.error(region_span(source, error.source()), std::string(error.description()));
     diagnostics_.throw_if_errors();
