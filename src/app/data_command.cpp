@@ -74,6 +74,13 @@ void print_normalization(const SplitReport& train) {
   fmt::print("std = [{:.3f}, {:.3f}, {:.3f}]\n\n", train.std[0], train.std[1], train.std[2]);
 }
 
+void print_weights(const std::vector<double>& weights) {
+  std::string list;
+  for (const double weight : weights)
+    list += (list.empty() ? "" : ", ") + fmt::format("{:.3f}", weight);
+  fmt::print("weights of the classes, for [loss]:\nclass_weight = [{}]\n\n", list);
+}
+
 void print(const DataReport& report) {
   print_split(report.train);
   print_split(report.val);
@@ -83,6 +90,7 @@ void print(const DataReport& report) {
     fmt::print("\nno training image could be read: there is no mean and no standard deviation\n\n");
   } else {
     print_normalization(train);
+    if (find_layout(report.options).task == Task::kSegmentation) print_weights(report.weights);
   }
   for (const std::string& warning : report.warnings) fmt::print("warning: {}\n", warning);
   if (report.warnings.empty() && !report.refusal) fmt::print("nothing to warn of\n");
@@ -184,7 +192,8 @@ std::vector<std::string> preview_data(const Config& config, std::int64_t count,
                                       const std::filesystem::path& folder) {
   if (folder.empty()) throw ConfigError("data preview: expected -o DIR, the folder to write to");
   make_output_folder(folder);
-  TrainLoader loader(config.data, {.batch = 1, .seed = config.run.seed});
+  TrainLoader loader(config.data,
+                     {.batch = 1, .seed = config.run.seed, .divisor = config.size_divisor()});
   std::vector<std::string> samples;
   for (std::int64_t i = 0; i < count; ++i) {
     const Batch& batch = loader.next();

@@ -16,6 +16,7 @@
 #include "config/diagnostics.h"
 #include "config/judged_values.h"
 #include "config/suggest.h"
+#include "core/home_path.h"
 #include "core/utf8.h"
 #include "lockstep/core/check.h"
 
@@ -47,7 +48,7 @@ class ConfigReader {
   void fill_from_layout();
   void fill_found_classes();
   void resolve_paths();
-  std::filesystem::path resolved(const std::filesystem::path& path) const;
+  std::filesystem::path resolved(const std::filesystem::path& written) const;
   void convert_momentum();
   void check();
   void check_data();
@@ -59,12 +60,12 @@ class ConfigReader {
   void judge();
   void warn_of_ignored_keys();
   void check_augment();
+  void check_milestones();
   void check_norm();
   void check_windows();
   void check_exclusive(const std::string& a, const std::string& b);
   void check_model();
   void check_task(const Architecture& architecture);
-  void check_image_size(const Architecture& architecture);
   template <typename Table>
   bool is_known(const std::string& key, const std::string& name, const Table& table);
   const DataLayout* layout() const;  // null: there is none of that name
@@ -128,14 +129,16 @@ const DataLayout* ConfigReader::layout() const {
 }
 
 void ConfigReader::resolve_paths() {
+  config_.run.work_dir = expand_home(config_.run.work_dir);
   if (layout() != nullptr && !layout()->generated) config_.data.root = resolved(config_.data.root);
   config_.model.backbone_weights = resolved(config_.model.backbone_weights).string();
 }
 
 // In the current directory, or beside the configuration. What is nowhere stays as given: whoever
 // opens it names it.
-std::filesystem::path ConfigReader::resolved(const std::filesystem::path& path) const {
-  if (path.empty()) return path;
+std::filesystem::path ConfigReader::resolved(const std::filesystem::path& written) const {
+  if (written.empty()) return written;
+  const std::filesystem::path path = expand_home(written);
   std::error_code ignored;
   const std::filesystem::path beside = source_.path().parent_path() / path;
   const bool is_beside = path.is_relative() && !std::filesystem::exists(path, ignored) &&
@@ -164,12 +167,9 @@ bool ConfigReader::is_known(const std::string& key, const std::string& name, con
   return false;
 }
 
-// Without crop and resize the size of a folder's images is known only when they are read.
 void ConfigReader::check_model() {
   if (!is_known("model.arch", config_.model.arch, config_.tables->models)) return;
-  const Architecture architecture = config_.architecture();
-  check_task(architecture);
-  check_image_size(architecture);
+  check_task(config_.architecture());
 }
 
 void ConfigReader::check_task(const Architecture& architecture) {
@@ -183,25 +183,6 @@ void ConfigReader::check_task(const Architecture& architecture) {
                     gives(layout()->task)),
         architecture.task == Task::kClassification ? "for example \"fcn_resnet50\" or \"unet\""
                                                    : "for example \"resnet18\" or \"resnet50\"");
-}
-
-void ConfigReader::check_image_size(const Architecture& architecture) {
-  std::optional<Size> size;
-  std::string from;
-  if (config_.data.augment && config_.data.augment->crop) {
-    size = config_.data.augment->crop, from = "data.augment.crop";
-  } else if (config_.data.resize) {
-    size = config_.data.resize, from = "data.resize";
-  } else if (layout() != nullptr && layout()->generated) {
-    size = config_.data.size, from = "data.size";
-  }
-  const std::int64_t divisor = architecture.size_divisor;
-  if (!size || (size->height % divisor == 0 && size->width % divisor == 0)) return;
-  const auto down = [&](int extent) { return std::max(divisor, extent / divisor * divisor); };
-  error(from,
-        fmt::format("{} is [{}, {}], but a {} needs multiples of {}", from, size->height,
-                    size->width, architecture.description, divisor),
-        fmt::format("set data.augment.crop = [{}, {}]", down(size->height), down(size->width)));
 }
 
 void ConfigReader::check() {
@@ -222,6 +203,7 @@ void ConfigReader::check() {
                     config_.batch.accumulate, *config_.batch.global));
   }
   check_data();
+  check_milestones();
   check_augment();
   check_classes();
   check_norm();
@@ -242,6 +224,16 @@ void ConfigReader::check_windows() {
           fmt::format("a window of {} is smaller than what {} divides by; its sides "
                       "must be at least {}",
                       to_string(window), config_.model.arch, architecture.size_divisor));
+  }
+}
+
+void ConfigReader::check_milestones() {
+  for (const double milestone : config_.schedule.milestones) {
+    if (milestone < 1 || milestone == std::floor(milestone)) continue;
+    error(
+        "schedule.milestones",
+        fmt::format("schedule.milestones: {} is neither a share below 1 nor a number of iterations",
+                    milestone));
   }
 }
 
@@ -360,9 +352,18 @@ void ConfigReader::warn_of_ignored_keys() {
     if (resolved && in_file) return;
     diagnostics_.warning(where, fmt::format("{} means nothing with {}, and is ignored", key, with));
   };
+  const DataLayout& layout = *this->layout();
+  const std::string of_layout = written("data.layout");
+  warn(!layout.pairs_by_name, "data.mask_suffix", of_layout);
+  warn(!layout.pairs_by_name, "data.subfolders", of_layout);
+  warn(layout.generated, "data.val_share", of_layout);
+  warn(config_.data.val_share.has_value() && !layout.generated, "data.val",
+       written("data.val_share"));
   const ScheduleType schedule = config_.schedule.type;
   const std::string of_schedule = written("schedule.type");
   warn(schedule != ScheduleType::kPoly, "schedule.power", of_schedule);
+  warn(schedule != ScheduleType::kPoly && schedule != ScheduleType::kCosine, "schedule.min_lr",
+       of_schedule);
   warn(schedule != ScheduleType::kStep, "schedule.gamma", of_schedule);
   warn(schedule != ScheduleType::kStep, "schedule.milestones", of_schedule);
   for (std::size_t i = 0; i < config_.losses.size(); ++i) {

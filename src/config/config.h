@@ -418,6 +418,8 @@ struct Config {
 
   /// The model of `model.arch`. Throws ConfigError when there is none.
   Architecture architecture() const { return find_architecture(tables->models, model); }
+  /// Of images, for that model: they are padded to multiples of it.
+  int size_divisor() const { return static_cast<int>(architecture().size_divisor); }
   /// Empty where head_lr_mult is 1. Throws ConfigError when it is not and the architecture has no
   /// heads.
   std::vector<ParameterGroup> parameter_groups() const;

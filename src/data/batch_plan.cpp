@@ -54,6 +54,11 @@ void check_loading(const DataOptions& data) {
   }
 }
 
+Size round_up(Size size, int divisor) {
+  const auto up = [divisor](int extent) { return (extent + divisor - 1) / divisor * divisor; };
+  return {up(size.height), up(size.width)};
+}
+
 std::int64_t count_batches(std::int64_t batch, bool drop_last, std::int64_t samples) {
   const std::int64_t rest = drop_last ? 0 : batch - 1;
   const std::int64_t count = (samples + rest) / batch;
@@ -68,10 +73,12 @@ std::int64_t count_batches(std::int64_t batch, bool drop_last, std::int64_t samp
 }  // namespace
 
 BatchPlan plan_batches(const DataOptions& options, const Dataset& dataset, std::int64_t batch,
-                       bool drop_last) {
+                       bool drop_last, int divisor) {
+  LOCKSTEP_CHECK(divisor > 0, "LoaderOptions::divisor is ", divisor, ", expected at least 1");
   check_loading(options);
   const std::int64_t batches = count_batches(batch, drop_last, dataset.size());
-  return {batch_size(options, dataset), batches};
+  const Size size = batch_size(options, dataset);
+  return {round_up(size, divisor), size, batches};
 }
 
 }  // namespace lockstep

@@ -9,7 +9,8 @@
 namespace lockstep {
 
 struct BatchPlan {
-  Size size;  // of the images of every batch
+  Size size;           // of the images of every batch
+  Size unpadded_size;  // the same without what fills them up to multiples of the divisor
   std::int64_t batches_per_epoch = 0;
 };
 
@@ -17,6 +18,6 @@ struct BatchPlan {
 /// ConfigError for options that do not fit, for images of different sizes that nothing makes equal
 /// and where no batch is left; DataError for a header that cannot be read.
 BatchPlan plan_batches(const DataOptions& options, const Dataset& dataset, std::int64_t batch,
-                       bool drop_last);
+                       bool drop_last, int divisor);
 
 }  // namespace lockstep

@@ -1,6 +1,10 @@
 #include "data/changed_datasets.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,32 +14,20 @@
 #include "lockstep/core/progress.h"
 
 namespace lockstep {
+
+namespace fs = std::filesystem;
+
 namespace {
 
-class WholeSamples final : public Dataset {
+/// Some samples of another data set.
+class SomeSamples final : public Dataset {
  public:
-  WholeSamples(std::unique_ptr<Dataset> all, int workers) : all_(std::move(all)) {
-    std::vector<std::string> trouble(static_cast<std::size_t>(all_->size()));
-    LongWork work("looking for broken samples", "samples", all_->size());
-    for_each_sample(*all_, workers, [&](std::int64_t index, const Sample*, const DataError* error) {
-      if (error != nullptr) trouble[static_cast<std::size_t>(index)] = error->what();
-      work.advance();
-    });
-    for (std::int64_t i = 0; i < all_->size(); ++i) {
-      std::string& text = trouble[static_cast<std::size_t>(i)];
-      if (text.empty()) {
-        whole_.push_back(i);
-      } else {
-        skipped_.push_back(std::move(text));
-      }
-    }
-    if (!whole_.empty()) return;
-    throw DataError(concat("none of ", all_->size(), " samples can be read; the first: ",
-                           skipped_.empty() ? "there is none" : skipped_.front()));
-  }
+  SomeSamples(std::unique_ptr<Dataset> all, std::vector<std::int64_t> indices,
+              std::vector<std::string> skipped)
+      : all_(std::move(all)), indices_(std::move(indices)), skipped_(std::move(skipped)) {}
 
   using Dataset::load;
-  std::int64_t size() const override { return static_cast<std::int64_t>(whole_.size()); }
+  std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
   void load(std::int64_t index, Sample& sample) const override {
     all_->load(in_all(index), sample);
   }
@@ -45,22 +37,78 @@ class WholeSamples final : public Dataset {
     return all_->files(in_all(index));
   }
   std::vector<std::string> skipped() const override { return skipped_; }
+  std::vector<std::string> left_out() const override { return all_->left_out(); }
 
  private:
   std::int64_t in_all(std::int64_t index) const {
     LOCKSTEP_CHECK(index >= 0 && index < size(), "sample ", index, " of a data set of ", size());
-    return whole_[static_cast<std::size_t>(index)];
+    return indices_[static_cast<std::size_t>(index)];
   }
 
   std::unique_ptr<Dataset> all_;
-  std::vector<std::int64_t> whole_;  // indices of those that can be read
+  std::vector<std::int64_t> indices_;
   std::vector<std::string> skipped_;
 };
+
+/// What a sample is called below the data set's root, the same on every machine.
+std::string name_below(const fs::path& root, const std::string& description) {
+  return fs::path(description)
+      .lexically_normal()
+      .lexically_relative(root.lexically_normal())
+      .generic_string();
+}
 
 }  // namespace
 
 std::unique_ptr<Dataset> leave_out_broken(std::unique_ptr<Dataset> dataset, int workers) {
-  return std::make_unique<WholeSamples>(std::move(dataset), workers);
+  std::vector<std::string> trouble(static_cast<std::size_t>(dataset->size()));
+  LongWork work("looking for broken samples", "samples", dataset->size());
+  for_each_sample(*dataset, workers,
+                  [&](std::int64_t index, const Sample*, const DataError* error) {
+                    if (error != nullptr) trouble[static_cast<std::size_t>(index)] = error->what();
+                    work.advance();
+                  });
+  std::vector<std::int64_t> whole;
+  std::vector<std::string> skipped;
+  for (std::int64_t i = 0; i < dataset->size(); ++i) {
+    std::string& text = trouble[static_cast<std::size_t>(i)];
+    if (text.empty()) {
+      whole.push_back(i);
+    } else {
+      skipped.push_back(std::move(text));
+    }
+  }
+  if (whole.empty()) {
+    throw DataError(concat("none of ", dataset->size(), " samples can be read; the first: ",
+                           skipped.empty() ? "there is none" : skipped.front()));
+  }
+  return std::make_unique<SomeSamples>(std::move(dataset), std::move(whole), std::move(skipped));
+}
+
+std::unique_ptr<Dataset> share_of(std::unique_ptr<Dataset> dataset, const fs::path& root,
+                                  float val_share, Split split) {
+  const std::int64_t size = dataset->size();
+  if (size < 2) {
+    throw DataError(
+        concat("data.val_share divides the samples of the training split, but there is ", "only ",
+               size, " in ", root.string()));
+  }
+  std::vector<std::pair<std::uint64_t, std::int64_t>> order;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const std::string name = name_below(root, dataset->describe(i));
+    order.emplace_back(XXH3_64bits(name.data(), name.size()), i);
+  }
+  std::sort(order.begin(), order.end());
+  const std::int64_t wanted =
+      std::llround(static_cast<double>(val_share) * static_cast<double>(size));
+  const auto cut = order.begin() + std::clamp<std::int64_t>(wanted, 1, size - 1);
+  std::vector<std::int64_t> indices;
+  const bool val = split == Split::kVal;
+  std::transform(val ? order.begin() : cut, val ? cut : order.end(), std::back_inserter(indices),
+                 [](const auto& place) { return place.second; });
+  std::sort(indices.begin(), indices.end());
+  return std::make_unique<SomeSamples>(std::move(dataset), std::move(indices),
+                                       std::vector<std::string>{});
 }
 
 namespace {
@@ -82,6 +130,7 @@ class Relabelled final : public Dataset {
     return dataset_->files(index);
   }
   std::vector<std::string> skipped() const override { return dataset_->skipped(); }
+  std::vector<std::string> left_out() const override { return dataset_->left_out(); }
 
  private:
   std::unique_ptr<Dataset> dataset_;

@@ -1,7 +1,8 @@
 #pragma once
-// Data sets that are others with a change: without the samples that cannot be read, or with a class
-// that does not count (data.ignore_index below the number of classes).
+// Data sets that are others with a change: without the samples that cannot be read, a share of the
+// samples, or with a class that does not count (data.ignore_index below the number of classes).
 
+#include <filesystem>
 #include <memory>
 
 #include "lockstep/data/dataset.h"
@@ -12,6 +13,12 @@ namespace lockstep {
 /// throw DataError, so that the order of the others does not depend on when a file is looked at.
 /// Throws DataError when none is left.
 std::unique_ptr<Dataset> leave_out_broken(std::unique_ptr<Dataset> dataset, int workers);
+
+/// The training or the validation samples of a data set that is divided by the hashes of the names
+/// below `root`: the smallest are `val_share` of all, rounded, and validation. Each split has one
+/// sample at least. Throws DataError where there are too few.
+std::unique_ptr<Dataset> share_of(std::unique_ptr<Dataset> dataset,
+                                  const std::filesystem::path& root, float val_share, Split split);
 
 /// The same samples, whose labels `from` have become `to`.
 std::unique_ptr<Dataset> relabelled(std::unique_ptr<Dataset> dataset, Label from, Label to);

@@ -467,7 +467,15 @@ std::vector<double> median_frequency_weights(const SplitReport& split) {
   return weights;
 }
 
+void warn_of_padding(Size size, Size padded, std::vector<std::string>& warnings) {
+  if (size == padded) return;
+  warnings.push_back(concat("data: training images of ", to_string(size), " are padded to ",
+                            to_string(padded), ", as evaluation pads them: the network needs ",
+                            "multiples. What is added does not count"));
+}
+
 void warn_of_skipped(const Dataset& dataset, std::vector<std::string>& warnings) {
+  for (const std::string& text : dataset.left_out()) warnings.push_back("data: " + text);
   const std::vector<std::string> skipped = dataset.skipped();
   if (skipped.empty()) return;
   warnings.push_back(concat("data.skip_broken: ", skipped.size(), " of ",

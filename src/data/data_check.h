@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/loader.h"
 
 namespace lockstep {
 
@@ -55,7 +56,11 @@ std::vector<std::int64_t> sample_evenly(const Dataset& dataset, std::int64_t cou
 /// only a part was examined, what that part can tell.
 std::vector<std::string> data_warnings(const SplitReport& split, const DataOptions& options);
 
-/// Adds what data.skip_broken left out: how many, and which.
+/// Adds that training images are padded (LoaderOptions::divisor), where they are.
+void warn_of_padding(Size size, Size padded, std::vector<std::string>& warnings);
+
+/// Adds what the layout does not take (Dataset::left_out), and what data.skip_broken left out: how
+/// many, and which.
 void warn_of_skipped(const Dataset& dataset, std::vector<std::string>& warnings);
 
 /// Samples that are in a split twice, and in both: told by what they are called, without reading

@@ -34,16 +34,21 @@ constexpr std::array kStreetPalette{Color{128, 128, 128}, Color{128, 0, 0},   Co
 
 std::vector<Color> street_palette() { return {kStreetPalette.begin(), kStreetPalette.end()}; }
 
+PairRule pair_rule(const DataOptions& options) {
+  return {options.mask_suffix, options.subfolders, options.val_share.has_value()};
+}
+
 std::unique_ptr<Dataset> make_folder(const DataOptions& options, Split split, std::uint64_t) {
   MaskRule rule = mask_rule(options);
-  return std::make_unique<FileDataset>(folder_pairs(options.root, split_name(options, split)),
-                                       std::move(rule));
+  return std::make_unique<FileDataset>(
+      folder_pairs(options.root, split_name(options, split), pair_rule(options)), std::move(rule),
+      options.orientation);
 }
 
 std::unique_ptr<Dataset> make_list(const DataOptions& options, Split split, std::uint64_t) {
   MaskRule rule = mask_rule(options);
   return std::make_unique<FileDataset>(list_pairs(options.root, split_name(options, split)),
-                                       std::move(rule));
+                                       std::move(rule), options.orientation);
 }
 
 std::unique_ptr<Dataset> make_camvid(const DataOptions& options, Split split, std::uint64_t) {
@@ -52,8 +57,9 @@ std::unique_ptr<Dataset> make_camvid(const DataOptions& options, Split split, st
   // With other classes, 11 may be one of them.
   if (options.num_classes == static_cast<int>(street_class_names().size()))
     rule.set(kCamvidVoid, options.ignore_index);
-  return std::make_unique<FileDataset>(camvid_pairs(options.root, split_name(options, split)),
-                                       rule);
+  return std::make_unique<FileDataset>(
+      camvid_pairs(options.root, split_name(options, split), pair_rule(options)), rule,
+      options.orientation);
 }
 
 // Figures are told by the names of their classes: of two of one name, one would be lost.
@@ -96,6 +102,50 @@ struct NumberCheck {
   }
 };
 
+bool has_folders(const DataOptions& options, std::initializer_list<std::filesystem::path> below) {
+  return std::all_of(below.begin(), below.end(), [&](const std::filesystem::path& folder) {
+    std::error_code unreadable;
+    return std::filesystem::is_directory(options.root / folder, unreadable);
+  });
+}
+
+bool fits_folder(const DataOptions& options) {
+  return has_folders(options, {std::filesystem::path("images") / options.train,
+                               std::filesystem::path("masks") / options.train});
+}
+
+bool fits_camvid(const DataOptions& options) {
+  return has_folders(options, {options.train, options.train + "annot"});
+}
+
+bool fits_list(const DataOptions& options) {
+  std::error_code unreadable;
+  return std::filesystem::is_regular_file(options.root / options.train, unreadable) ||
+         std::filesystem::is_regular_file(options.root / (options.train + ".txt"), unreadable);
+}
+
+/// "; it looks like data.layout = "voc"" where another layout would find its files, or nothing.
+std::string layout_hint(const DataOptions& options) {
+  const auto fits = [&](const DataLayout& layout) {
+    try {
+      return layout.name != options.layout && layout.fits && layout.fits(options);
+    } catch (const std::filesystem::filesystem_error&) {
+      return false;
+    }
+  };
+  const auto layout = std::find_if(options.layouts->begin(), options.layouts->end(), fits);
+  if (layout == options.layouts->end()) return "";
+  return concat("; the files lie as data.layout = \"", layout->name, "\" has them");
+}
+
+std::unique_ptr<Dataset> make_of_layout(const DataOptions& options, Split split,
+                                        std::uint64_t seed) {
+  const DataLayout& layout = find_layout(options);
+  if (!options.val_share || layout.generated) return layout.make(options, split, seed);
+  return share_of(layout.make(options, Split::kTrain, seed), options.root, *options.val_share,
+                  split);
+}
+
 // A folder that may not be entered, a loop of symbolic links.
 DataError unreadable(const std::filesystem::filesystem_error& error) {
   return DataError(concat(error.path1().string(), ": cannot be read: ", error.code().message()));
@@ -110,33 +160,37 @@ Sample Dataset::load(std::int64_t index) const {
 }
 
 const LayoutTable& builtin_layouts() {
-  static const LayoutTable layouts{{.name = "folder", .make = make_folder},
-                                   {.name = "list", .make = make_list},
-                                   voc_layout(),
-                                   cityscapes_layout(),
-                                   ade20k_layout(),
-                                   {.name = "camvid",
-                                    .make = make_camvid,
-                                    .classes = street_class_names(),
-                                    .palette = street_palette()},
-                                   {.name = "streets",
-                                    .make = make_streets,
-                                    .classes = street_class_names(),
-                                    .generated = true,
-                                    .palette = street_palette()},
-                                   {.name = "imagefolder",
-                                    .make = make_image_folder,
-                                    .find_classes = image_folder_classes,
-                                    .task = Task::kClassification},
-                                   {.name = "cifar10",
-                                    .make = make_cifar10,
-                                    .classes = cifar10_class_names(),
-                                    .task = Task::kClassification},
-                                   {.name = "shapes",
-                                    .make = make_shapes,
-                                    .classes = shape_class_names(),
-                                    .task = Task::kClassification,
-                                    .generated = true}};
+  static const LayoutTable layouts{
+      {.name = "folder", .make = make_folder, .pairs_by_name = true, .fits = fits_folder},
+      {.name = "list", .make = make_list, .fits = fits_list},
+      voc_layout(),
+      cityscapes_layout(),
+      ade20k_layout(),
+      {.name = "camvid",
+       .make = make_camvid,
+       .classes = street_class_names(),
+       .pairs_by_name = true,
+       .fits = fits_camvid,
+       .palette = street_palette()},
+      {.name = "streets",
+       .make = make_streets,
+       .classes = street_class_names(),
+       .generated = true,
+       .palette = street_palette()},
+      {.name = "imagefolder",
+       .make = make_image_folder,
+       .find_classes = image_folder_classes,
+       .task = Task::kClassification,
+       .fits = fits_image_folder},
+      {.name = "cifar10",
+       .make = make_cifar10,
+       .classes = cifar10_class_names(),
+       .task = Task::kClassification},
+      {.name = "shapes",
+       .make = make_shapes,
+       .classes = shape_class_names(),
+       .task = Task::kClassification,
+       .generated = true}};
   return layouts;
 }
 
@@ -162,7 +216,9 @@ std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, s
   own.visit_options(check);
   std::unique_ptr<Dataset> dataset;
   try {
-    dataset = find_layout(options).make(own, split, seed);
+    dataset = make_of_layout(own, split, seed);
+  } catch (const LayoutError& error) {
+    throw LayoutError(error.what() + layout_hint(own));
   } catch (const std::filesystem::filesystem_error& error) {
     throw unreadable(error);
   }

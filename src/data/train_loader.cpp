@@ -60,7 +60,7 @@ struct TrainLoader::Impl {
   const Dataset& dataset() const { return store_.dataset(); }
 
   std::int64_t batches_per_epoch = 0;
-  Size size;
+  Size unpadded_size, size;
 
  private:
   void work(const std::stop_token& stop, Decoder& decoder);
@@ -113,8 +113,10 @@ TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& lo
   LOCKSTEP_CHECK(options_.batch > 0 && options_.first_batch >= 0 && options_.prefetch >= 0,
                  "a batch of ", options_.batch, " from ", options_.first_batch, ", ",
                  options_.prefetch, " ahead: expected at least 1, 0 and 0");
-  const BatchPlan plan = plan_batches(data_, store_.dataset(), options_.batch, options_.drop_last);
+  const BatchPlan plan = plan_batches(data_, store_.dataset(), options_.batch, options_.drop_last,
+                                      options_.divisor);
   batches_per_epoch = plan.batches_per_epoch;
+  unpadded_size = plan.unpadded_size;
   size = plan.size;
   // Before any thread starts: a vector that grows would move what a thread uses.
   for (int i = 0; i < std::max(data_.workers, 1); ++i) {
@@ -248,6 +250,8 @@ TrainLoader::~TrainLoader() = default;
 std::int64_t TrainLoader::batches_per_epoch() const { return impl_->batches_per_epoch; }
 
 Size TrainLoader::size() const { return impl_->size; }
+
+Size TrainLoader::unpadded_size() const { return impl_->unpadded_size; }
 
 const Dataset& TrainLoader::dataset() const { return impl_->dataset(); }
 

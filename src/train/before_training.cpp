@@ -40,7 +40,9 @@ void check_loaded(const Config& config, const std::vector<Device>& devices, cons
   World& world = World::alone();
   const int ranks = make_rank_layout(world, devices).ranks();
   const BatchPlan plan =
-      plan_batches(config.data, train, config.global_batch(ranks), config.batch.drop_last);
+      plan_batches(config.data, train, config.global_batch(ranks), config.batch.drop_last,
+                   config.size_divisor());
+  warn_of_padding(plan.unpadded_size, plan.size, warnings);
   append(warnings,
          check_training(config, devices, world, {plan.size, train.size(), plan.batches_per_epoch}));
   if (config.bn.eval_stats == EvalStats::kBatch || config.run.eval_disparity)
@@ -125,6 +127,8 @@ DataReport check_data(const Config& config, const std::vector<Device>& devices,
   report.weights = median_frequency_weights(report.train);
   for (const auto& [a, b] : find_duplicates(*train, report.train, *val, report.val))
     report.duplicates.push_back(concat(train->describe(a), " = ", val->describe(b)));
+  for (const Dataset* dataset : {train.get(), val.get()})
+    warn_of_skipped(*dataset, report.warnings);
   append(report.warnings, repetition_warnings(*train, *val, report.options));
   for (const SplitReport* split : {&report.train, &report.val})
     append(report.warnings, data_warnings(*split, report.options));

@@ -47,7 +47,8 @@ std::unique_ptr<DataParallel> replicas_for(const Config& trained,
   }
   const TrainLoader loader(config.data, {.batch = config.global_batch(count),
                                          .drop_last = config.batch.drop_last,
-                                         .seed = config.run.seed});
+                                         .seed = config.run.seed,
+                                         .divisor = config.size_divisor()});
   return make_replicas(config, devices, config.global_batch(count), loader.size(), nullptr, world);
 }
 
@@ -58,6 +59,7 @@ void choose_split(const std::string& split, DataOptions& data) {
                              "\" are generated, and val is the only split to evaluate"));
   }
   data.val = split;
+  if (split != "val") data.val_share.reset();
 }
 
 void evaluate_with_augmentation(const EvalRequest& request, EvalReport& report) {

@@ -150,9 +150,10 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
   const auto count = static_cast<int>(devices.size());
   plan.global_batch = config.global_batch(count);
   plan.shares = chunk_sizes(config.micro_batch(count), count);
-  TrainLoader loader(
-      config.data,
-      {.batch = plan.global_batch, .drop_last = config.batch.drop_last, .seed = config.run.seed});
+  TrainLoader loader(config.data, {.batch = plan.global_batch,
+                                   .drop_last = config.batch.drop_last,
+                                   .seed = config.run.seed,
+                                   .divisor = config.size_divisor()});
   const ValLoader val_loader(config.data, config.run.seed);
   plan.size = loader.size();
   plan.train_images = loader.dataset().size();

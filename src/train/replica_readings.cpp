@@ -342,7 +342,8 @@ ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader
 ReplicaStatistics precise_statistics(DataParallel& replicas, const Config& config) {
   TrainLoader batches(config.data, {.batch = config.micro_batch(replicas.size()),
                                     .drop_last = config.batch.drop_last,
-                                    .seed = config.run.seed});
+                                    .seed = config.run.seed,
+                                    .divisor = config.size_divisor()});
   return precise_statistics(replicas, batches, config.bn.precise_iters);
 }
 

@@ -163,6 +163,7 @@ void TrainingSession::make_loader() {
   LoaderOptions options{.batch = config.global_batch(layout.ranks()),
                         .drop_last = config.batch.drop_last,
                         .seed = config.run.seed,
+                        .divisor = config.size_divisor(),
                         .first_batch = resume.step()};
   if (world.size() > 1) {
     options.own_places = [own = layout, accumulate = config.micro_batches()](std::int64_t count) {
@@ -198,6 +199,7 @@ void TrainingSession::make_alike_replicas() {
 void TrainingSession::warn_of_data() {
   for (const Dataset* dataset : {&loader->dataset(), &evaluator->dataset()})
     warn_of_skipped(*dataset, warnings);
+  warn_of_padding(loader->unpadded_size(), loader->size(), warnings);
   if (resume.found()) return;
   for (std::string& text : look_at_data(config, loader->dataset(), evaluator->dataset()))
     warnings.push_back(std::move(text));

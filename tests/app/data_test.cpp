@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -83,6 +84,69 @@ TEST_CASE(
   CHECK(report["train"]["class_labels"] == Json::array({4 * 156, 4 * 100}));
   CHECK(report["val"]["images"] == 2);
   CHECK(report["warnings"].empty());
+}
+
+TEST_CASE("images that no layout takes are told of, by data check, training and predict") {
+  const BlackAndWhite data;
+  data.write("train/night", "9.png", Image{1, 1, {1, 2, 3}}, LabelMap{1, 1, {0}});
+  data.folder.write("images/train/b.bmp", "BM");
+  const std::vector<std::string> binary{"-s", "data.mask_values=binary"};
+  const Outcome check =
+      data.run({"data", "check", data.config.string(), "-s", "data.mask_values=binary"});
+  const Outcome trained = data.train("run", binary);
+  const Outcome predicted = run_lockstep({"predict", (data.folder.path() / "run").string(),
+                                          (data.folder.path() / "images/train").string(), "-o",
+                                          (data.folder.path() / "maps").string()});
+  for (const Outcome& outcome : {check, trained, predicted}) {
+    CHECK(outcome.exit_code == 0);
+    CHECK(contains(outcome.out + outcome.err, "b.bmp"));
+    CHECK(contains(outcome.out + outcome.err, "1 image (night)"));
+  }
+}
+
+TEST_CASE("300 classes: training, maps that come back, pictures of training and of a report") {
+  const BlackAndWhite data;
+  for (const char* split : {"train", "val"}) {
+    LabelMap labels{16, 16, std::vector<Label>(256, 299)};
+    labels.pixels[0] = 65535;
+    data.write(split, "0.png", Image{16, 16, std::vector<std::uint8_t>(768, 7)}, labels);
+  }
+  const std::vector<std::string> many{"-s", "data.num_classes=300", "-s",
+                                      "data.ignore_index=65535"};
+  const auto with_many = [&](std::vector<std::string> words) {
+    words.insert(words.end(), many.begin(), many.end());
+    const Outcome outcome = data.run(words);
+    INFO(outcome.out, outcome.err);
+    CHECK(outcome.exit_code == 0);
+  };
+  const fs::path run = data.folder.path() / "run", out = data.folder.path() / "out";
+  const Outcome trained = data.train("run", many);
+  INFO(trained.err);
+  REQUIRE(trained.exit_code == 0);
+  with_many({"data", "preview", data.config.string(), "-n", "2", "-o", out.string()});
+  with_many({"data", "check", data.config.string()});
+  CHECK(run_lockstep({"report", run.string()}).exit_code == 0);
+  const auto images = (data.folder.path() / "images/val").string();
+  CHECK(run_lockstep({"predict", run.string(), images, "-o", out.string()}).exit_code == 0);
+  LabelMap map;
+  Image colored;
+  CHECK(read_mask(out / "0.png", map, colored) == MaskKind::kValues);
+  CHECK(map.height == 16);
+  CHECK(*std::max_element(map.pixels.begin(), map.pixels.end()) < 300);
+}
+
+TEST_CASE(
+    "training images whose sides are no multiple of the network's are padded, and once told") {
+  const BlackAndWhite data;  // 16x16
+  const std::vector<std::string> deep{
+      "-s", "data.mask_values=binary", "-s", "data.augment.crop=[10,13]", "-s", "model.depth=3"};
+  const Outcome trained = data.train("run", deep);
+  INFO(trained.err);
+  CHECK(trained.exit_code == 0);
+  const std::string said = "training images of 10x13 are padded to 12x16";
+  const std::string text = trained.out + trained.err;
+  CHECK(contains(text, said));
+  CHECK_FALSE(contains(text.substr(text.find(said) + 1), said));
 }
 
 TEST_CASE("data check names what is broken and what is in both splits; training can leave it out") {

@@ -11,6 +11,7 @@
 #include "lockstep/core/check.h"
 #include "support/check_contains.h"
 #include "support/temporary_folder.h"
+#include "support/with_variable.h"
 
 namespace lockstep {
 namespace {
@@ -111,8 +112,10 @@ TEST_CASE("ranges") {
       {"optim.eps=0", "expected a number >= 1e-38"},
       {"optim.beta2=1", "expected a number >= 0 and < 1, got 1"},
       {"optim.head_lr_mult=-1", "expected a number >= 0, got -1"},
-      {"schedule.milestones=[0.5,1]", "expected a list"},
-      {"data.augment.crop=[20,32]", "needs multiples of 8; set data.augment.crop = [16, 32]"},
+      {"schedule.milestones=[0.5,0]", "expected a list"},
+      {"schedule.milestones=[0.5,1.5]", "neither a share below 1 nor a number of iterations"},
+      {"data.val_share=1", "expected a number > 0 and < 1"},
+      {"data.orientation=exif", "one of \"viewer\", \"stored\""},
   };
   for (const auto& [override_text, message] : wrong) {
     CAPTURE(override_text);
@@ -404,6 +407,52 @@ TEST_CASE("a relative root is looked for here, then beside the configuration") {
   const auto path = folder.write("a.toml", "[data]\nroot = \"images_of_mine\"\nnum_classes = 2\n");
   CHECK(load_config(path, {}).data.root == folder.path() / "images_of_mine");
   CHECK(load_config(path, {"data.root=tests"}).data.root == std::filesystem::absolute("tests"));
+}
+
+TEST_CASE("~ in a path is what a shell makes of it") {
+  const TemporaryFolder home;
+  std::filesystem::create_directories(home.path() / "data");
+  const test::WithVariable variable("HOME", home.path().string());
+  const std::string text =
+      "[run]\nwork_dir = \"~/runs\"\n[data]\nroot = \"~/data\"\nnum_classes = 2\n"
+      "[model]\narch = \"fcn_resnet50\"\nbackbone_weights = \"~/w.pth\"\n";
+  const Config config = config_from(text);
+  CHECK(config.data.root == home.path() / "data");
+  CHECK(config.run.work_dir == home.path() / "runs");
+  CHECK(config.model.backbone_weights == (home.path() / "w.pth").string());
+  CHECK(config_from(text, {"data.root=~"}).data.root == home.path());
+  CHECK(config_from(text, {"data.root=~root/x"}).data.root == "/root/x");
+  // A user that there is not, and a name that only begins so, stay.
+  CHECK(config_from(text, {"data.root=~nobody-of-this-name/x"}).data.root.filename() == "x");
+  CHECK(config_from(text, {"data.root=a/~/b"}).data.root.parent_path().filename() == "~");
+}
+
+TEST_CASE("a configuration is read as editors of any system write it") {
+  const std::string bom = "\xEF\xBB\xBF";
+  CHECK(config_from(bom + "[data]\r\nlayout = \"streets\"\r\nsize = [32, 48]\r\n").data.size ==
+        Size{32, 48});
+  check_contains(error_of(bom + "[data\r\n"), "camvid.toml:1:");
+  check_contains(error_of(std::string("\xFF\xFE[\0d\0", 6)), "UTF-16");
+  check_contains(error_of(std::string("[\0d\0", 4)), "save it as UTF-8");
+}
+
+TEST_CASE("keys of files that a layout does not know are warned of") {
+  const auto warned = [](const std::string& layout, const std::string& override_text) {
+    const TemporaryFolder folder;
+    std::filesystem::create_directories(folder.path() / "train/a");
+    std::vector<std::string> warnings;
+    config_from("[data]\nlayout = \"" + layout + "\"\nroot = \"" + folder.path().string() +
+                    "\"\nnum_classes = 2\n[model]\narch = \"" +
+                    (layout == "imagefolder" ? "resnet18" : "unet") + "\"\n",
+                {override_text}, &warnings);
+    return warnings.size();
+  };
+  CHECK(warned("folder", "data.mask_suffix=_mask") == 0);
+  CHECK(warned("list", "data.mask_suffix=_mask") == 1);
+  CHECK(warned("imagefolder", "data.subfolders=true") == 1);
+  CHECK(warned("imagefolder", "data.val_share=0.2") == 0);
+  CHECK(warned("streets", "data.val_share=0.2") == 1);
+  CHECK(warned("streets", "schedule.min_lr=0.001") == 0);
 }
 
 TEST_CASE("ghost is what virtual is called now: both are read, and runs of the old name go on") {

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "data/fixtures.h"
 #include "io/image_io.h"
 #include "lockstep/core/check.h"
@@ -173,6 +175,210 @@ TEST_CASE("layout camvid: a list written elsewhere is resolved by the tails of i
     write_file(folder.file("train.txt"), name + "a.png b.png\n");
     CHECK(contains(loading_failure(options), "train.txt:1: no tail of"));
   }
+}
+
+DataOptions list_options(const TempFolder& folder) {
+  DataOptions options = folder_options(folder);
+  options.layout = "list";
+  return options;
+}
+
+TEST_CASE("lists are read as Windows and spreadsheets write them") {
+  const TempFolder folder;
+  write_pair(folder, "images/a b.png", "masks/a b.png", 1);
+  write_pair(folder, "images/c.png", "masks/c.png", 2);
+  write_pair(folder, "images/d,1.png", "masks/d,1.png", 3);
+  const std::string bom = "\xEF\xBB\xBF";
+  for (const std::string& text : std::vector<std::string>{
+           bom + "images/c.png masks/c.png\r\n",
+           bom + "images/a b.png\tmasks/a b.png \t\r\n\r\n",
+           "  images/c.png   masks/c.png \t\n",
+           "\"images/a b.png\" \"masks/a b.png\"\n",
+           "\"images/a b.png\"\t\"masks/a b.png\"\n",
+           "images/c.png,masks/c.png\n",
+           "images/c.png, masks/c.png\n",
+           "images/a b.png;masks/a b.png\r\n",
+           "\"images/d,1.png\",\"masks/d,1.png\"\n",
+           "images/d,1.png masks/d,1.png\n",
+           "images\\c.png masks\\c.png\r\n",
+           "\"D:\\data\\images\\a b.png\"\tD:\\data\\masks\\a b.png\r\n",
+       }) {
+    CAPTURE(text);
+    write_file(folder.file("train.txt"), text);
+    CHECK(loading_failure(list_options(folder)).empty());
+  }
+}
+
+TEST_CASE("what is wrong with a list is named") {
+  const TempFolder folder;
+  write_pair(folder, "a.png", "b.png", 1);
+  const auto failure = [&](const std::string& text) {
+    write_file(folder.file("train.txt"), text);
+    return loading_failure(list_options(folder));
+  };
+  CHECK(failure("a.png b.png\n").empty());
+  CHECK(contains(failure(std::string("\xFF\xFE"
+                                     "a\0.\0",
+                                     6)),
+                 "UTF-16"));
+  CHECK(contains(failure(std::string("\xFE\xFF\0a\0.", 6)), "UTF-16"));
+  CHECK(contains(failure(std::string("a\0.\0p\0", 6)), "UTF-16"));
+  CHECK(contains(failure(std::string("a.png b.png\n\0", 13)), "byte 12 is 0"));
+  CHECK(contains(failure("a.png b.png\n\"a.png b.png\n"), "train.txt:2: a quotation mark"));
+  CHECK(contains(failure("a.png b.png\nb\xE4.png b.png\n"), "not UTF-8"));
+  CHECK(contains(failure("a.png b.png b.png\n"), "train.txt:1: expected \"image mask\""));
+  std::filesystem::remove(folder.path() / "train.txt");
+  CHECK(contains(loading_failure(list_options(folder)), "No such file"));
+}
+
+TEST_CASE("images that a layout does not take are told of") {
+  const TempFolder folder;
+  write_pair(folder, "images/train/a.png", "masks/train/a.png", 1);
+  write_pair(folder, "images/train/night/b.png", "masks/train/night/b.png", 2);
+  write_pair(folder, "images/train/.cache/c.png", "masks/train/.cache/c.png", 3);
+  for (const char* name : {"images/train/z.tif", "images/train/y.BMP", "images/train/Thumbs.db"})
+    write_file(folder.file(name), std::string("II*"));
+  DataOptions options = folder_options(folder);
+  const auto dataset = make_dataset(options, Split::kTrain, 0);
+  CHECK(dataset->size() == 1);
+  const std::vector<std::string> left_out = dataset->left_out();
+  REQUIRE(left_out.size() == 3);
+  CHECK(contains(left_out[0], "y.BMP and 1 more"));
+  CHECK(contains(left_out[1], "images/train: left out, in folders below it: 1 image (night)"));
+  CHECK(contains(left_out[1], "data.subfolders = true"));
+  CHECK(contains(left_out[2], "masks/train"));
+  options.skip_broken = true;
+  options.ignore_index = 0;  // a class: the data set is one behind two others
+  CHECK(make_dataset(options, Split::kTrain, 0)->left_out() == left_out);
+
+  options = folder_options(folder);
+  options.subfolders = true;
+  const auto whole = make_dataset(options, Split::kTrain, 0);
+  REQUIRE(whole->size() == 2);
+  CHECK(contains(whole->describe(1), "night/b.png"));
+  CHECK(whole->load(1).labels.pixels == random_labels({4, 6}, 5, 2).pixels);
+  CHECK(whole->left_out().size() == 1);
+}
+
+TEST_CASE("folders of one name of file are told apart where they count") {
+  const TempFolder folder;
+  for (const char* city : {"bonn", "ulm"}) {
+    write_pair(folder, concat("images/train/", city, "/0.png"),
+               concat("masks/train/", city, "/0.png"), 1);
+  }
+  DataOptions options = folder_options(folder);
+  CHECK(contains(loading_failure(options), "2 images (bonn and 1 more) in folders below it"));
+  CHECK(contains(loading_failure(options), "data.subfolders = true reads them"));
+  options.subfolders = true;
+  CHECK(make_dataset(options, Split::kTrain, 0)->size() == 2);
+  std::filesystem::remove(folder.path() / "masks/train/ulm/0.png");
+  CHECK(contains(loading_failure(options), "images/train/ulm/0.png"));
+}
+
+TEST_CASE("masks have a suffix where it is said, and it is found where it is not") {
+  const TempFolder folder;
+  for (const char* name : {"a", "a1"}) {
+    write_pair(folder, concat("images/train/", name, ".png"),
+               concat("masks/train/", name, "_mask.png"), 1);
+  }
+  DataOptions options = folder_options(folder);
+  CHECK(contains(loading_failure(options), "data.mask_suffix = \"_mask\" pairs them"));
+  options.mask_suffix = "_mask";
+  CHECK(make_dataset(options, Split::kTrain, 0)->size() == 2);
+  // Other files of the mask's folder are others' business.
+  write_png(folder.file("masks/train/a_color.png"), random_image({4, 6}, 1));
+  CHECK(make_dataset(options, Split::kTrain, 0)->size() == 2);
+  std::filesystem::remove(folder.path() / "masks/train/a1_mask.png");
+  CHECK(contains(loading_failure(options), "a1.png"));
+  options.mask_suffix = "_gt";
+  CHECK(contains(loading_failure(options), "*_gt.png, found none"));
+}
+
+std::vector<std::string> file_names(const Dataset& dataset) {
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < dataset.size(); ++i)
+    names.push_back(std::filesystem::path(dataset.describe(i)).filename().string());
+  return names;
+}
+
+TEST_CASE("one folder is divided by names, the same wherever it lies") {
+  const TempFolder here, there;
+  for (int i = 0; i < 10; ++i) {
+    write_pair(here, concat("images/", i, ".png"), concat("masks/", i, ".png"), 1);
+    write_pair(there, concat("images/", i, ".png"), concat("masks/", i, ".png"), 2);
+  }
+  DataOptions options = folder_options(here);
+  CHECK(contains(loading_failure(options), "has no folders, but 10 images"));
+  CHECK(contains(loading_failure(options), "data.val_share = 0.2"));
+  options.val_share = 0.3F;
+  const auto train = make_dataset(options, Split::kTrain, 0);
+  const auto val = make_dataset(options, Split::kVal, 0);
+  CHECK(train->size() == 7);
+  CHECK(val->size() == 3);
+  std::vector<std::string> all = file_names(*train);
+  for (const std::string& name : file_names(*val)) all.push_back(name);
+  std::sort(all.begin(), all.end());
+  CHECK(std::unique(all.begin(), all.end()) - all.begin() == 10);
+  CHECK(file_names(*val) == std::vector<std::string>{"0.png", "2.png", "5.png"});
+  options.root = there.path() / "images/..";
+  CHECK(file_names(*make_dataset(options, Split::kVal, 5)) == file_names(*val));
+  CHECK(make_dataset(options, Split::kVal, 0)->load(0).labels.pixels ==
+        random_labels({4, 6}, 5, 2).pixels);
+  options.val_share = 0.001F;
+  CHECK(make_dataset(options, Split::kVal, 0)->size() == 1);
+  options.val_share = 0.999F;
+  CHECK(make_dataset(options, Split::kTrain, 0)->size() == 1);
+  // Where there are folders of splits, training's is divided.
+  write_pair(here, "images/train/x.png", "masks/train/x.png", 1);
+  options.root = here.path();
+  CHECK(contains(loading_failure(options), "only 1"));
+}
+
+TEST_CASE("an error says which layout would find the files") {
+  const TempFolder folder;
+  DataOptions options = folder_options(folder, 11);
+  const auto hint = [&](const std::string& layout) {
+    options.layout = layout;
+    return loading_failure(options);
+  };
+  write_pair(folder, "train/a.png", "trainannot/a.png", 1);
+  CHECK(contains(hint("folder"), "the files lie as data.layout = \"camvid\" has them"));
+  CHECK(contains(hint("voc"), "camvid"));
+  CHECK(contains(hint("ade20k"), "camvid"));
+  CHECK(hint("camvid").empty());
+  options.train = "test";
+  CHECK_FALSE(contains(hint("folder"), "the files lie as"));
+}
+
+TEST_CASE(
+    "images and masks are turned as EXIF says, and the error of unequal sizes names the key") {
+  const TempFolder folder;
+  const Image image = random_image({4, 6}, 1);
+  write_png(folder.file("images/train/a.png"), image);
+  write_png(folder.file("masks/train/a.png"), random_labels({4, 6}, 5, 1));
+  std::vector<std::uint8_t> file = read_file(folder.file("images/train/a.png"));
+  // A chunk eXIf with the orientation 6, a quarter turn, and its CRC, which nobody looks at.
+  const std::string chunk(
+      "\0\0\0\x16"
+      "eXIfII*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"
+      "crc!",
+      34);
+  file.insert(file.begin() + 33, chunk.begin(), chunk.end());
+  write_file(folder.file("images/train/a.png"), file);
+  DataOptions options = folder_options(folder);
+  CHECK(make_dataset(options, Split::kTrain, 0)->image_size(0) == Size{6, 4});
+  CHECK(contains(loading_failure(options), "data.orientation = \"stored\""));
+  options.orientation = ImageOrientation::kStored;
+  CHECK(make_dataset(options, Split::kTrain, 0)->image_size(0) == Size{4, 6});
+  CHECK(make_dataset(options, Split::kTrain, 0)->load(0).image.pixels == image.pixels);
+  options = {};
+  options.layout = "imagefolder";
+  options.root = folder.path();
+  options.train = "images";
+  CHECK(make_dataset(options, Split::kTrain, 0)->image_size(0) == Size{6, 4});
+  CHECK(make_dataset(options, Split::kTrain, 0)->load(0).image.height == 6);
+  options.orientation = ImageOrientation::kStored;
+  CHECK(make_dataset(options, Split::kTrain, 0)->load(0).image.height == 4);
 }
 
 TEST_CASE("two classes of one name are refused, wherever the names come from") {

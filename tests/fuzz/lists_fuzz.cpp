@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   static const auto image = folder.write("a.png", ""), mask = folder.write("b c.png", "");
   folder.write("train.txt", test::text_of(data, bytes));
   test::may_complain([&] {
-    for (const FilePair& pair : list_pairs(folder.path(), "train")) {
+    for (const FilePair& pair : list_pairs(folder.path(), "train").pairs) {
       if (pair.image.empty() || pair.mask.empty()) std::abort();
     }
   });

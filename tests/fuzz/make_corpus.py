@@ -128,7 +128,31 @@ def make_jpeg():
         write("jpeg", name + "_size_of_the_header_alone", bytes(data))
 
 
+def exif(order, orientation):
+    entries = [(0x0100, 4, 7), (0x0112, 3, orientation)]
+    block = struct.pack(order + "H", 42) + struct.pack(order + "I", 8) + struct.pack(order + "H", len(entries))
+    for tag, kind, value in entries:
+        block += struct.pack(order + "HHI", tag, kind, 1) + (struct.pack(order + "HH", value, 0) if kind == 3 else struct.pack(order + "I", value))
+    return {"<": b"II", ">": b"MM"}[order] + block + bytes(4)
+
+
+def make_exif():
+    for order, name in (("<", "little_endian"), (">", "big_endian")):
+        write("exif", name, exif(order, 6))
+    segment = b"Exif\0\0" + exif(">", 3)
+    write("exif", "jpeg", b"\xff\xd8\xff\xe0\0\x04ab\xff\xff\xe1" + struct.pack(">H", 2 + len(segment)) + segment + b"\xff\xda\0\x02")
+    chunk = struct.pack(">I", len(exif("<", 8))) + b"eXIf" + exif("<", 8) + bytes(4)
+    whole = png(1, 1, 8, 0, b"\x00\x07", chunk)
+    write("exif", "png", whole)
+    plain = png(1, 1, 8, 0, b"\x00\x07")
+    write("exif", "png_behind_the_pixels", plain[:-12] + chunk + plain[-12:])
+    write("png", "exif", whole)
+
+
 def make_lists():
+    write("lists", "of_windows", b"\xef\xbb\xbfa.png b.png \r\nimages\\a.png\t\"b c.png\"\t\r\n")
+    write("lists", "of_a_spreadsheet", b'"a.png";"b ""c"".png"\na.png,b c.png\n"a.png\n')
+    write("lists", "utf_16", "a.png b c.png\n".encode("utf-16"))
     write("lists", "pairs", b"a.png b.png\r\n/data/set/a.png a.png\n\n")
     write("lists", "tabs", b"a.png\tb c.png\nx/../a.png\tb c.png\n")
     write("lists", "words", b"one\ntwo words\nthree of them\n")
@@ -201,6 +225,7 @@ def main():
     make_pth()
     make_png()
     make_jpeg()
+    make_exif()
     make_lists()
     make_config()
     make_run(pathlib.Path(sys.argv[1]).resolve())

@@ -70,6 +70,11 @@ constexpr auto names_of(MaskValues) {
       {{"classes", MaskValues::kClasses}, {"binary", MaskValues::kBinary}});
 }
 
+constexpr auto names_of(ImageOrientation) {
+  return std::to_array<Named<ImageOrientation>>(
+      {{"viewer", ImageOrientation::kViewer}, {"stored", ImageOrientation::kStored}});
+}
+
 struct DataLayout;
 using LayoutTable = std::vector<DataLayout>;
 
@@ -89,7 +94,11 @@ struct DataOptions {
   // A colour such as "#804080" for each class: masks in RGB are read by them, pictures drawn with
   // them. May be empty.
   std::vector<std::string> palette;
-  std::vector<std::string> ignore_colors;  // of masks in RGB: become ignore_index
+  std::vector<std::string> ignore_colors;                    // of masks in RGB: become ignore_index
+  ImageOrientation orientation = ImageOrientation::kViewer;  // of images and masks in files
+  std::string mask_suffix;         // of masks in folders: "_mask" where a.jpg has a_mask.png
+  bool subfolders = false;         // images and masks in folders below count
+  std::optional<float> val_share;  // of the training split's samples, by their names: validation
   // Samples that cannot be read are left out: all are read once when the data set is made.
   bool skip_broken = false;
   std::array<float, 3> mean{0.485F, 0.456F, 0.406F};  // of RGB in 0..1
@@ -128,6 +137,12 @@ struct DataOptions {
       {.what = "a folder"});
     v("train", train, "name of the split");
     v("val", val, "name of the split");
+    v("val_share", val_share, "the share of the training split that is validation, by names",
+      {.in = {.lo = 0, .hi = 1, .above = true, .below = true}});
+    v("mask_suffix", mask_suffix, "folder, camvid: a_mask.png is the mask of a.jpg with \"_mask\"",
+      {.what = "the end of a mask's name, without .png"});
+    v("subfolders", subfolders, "folder, camvid: images and masks in folders below count, too",
+      {.written = subfolders});
   }
   template <typename Visitor>
   void visit_labels(Visitor& v) {
@@ -150,6 +165,9 @@ struct DataOptions {
   }
   template <typename Visitor>
   void visit_images(Visitor& v) {
+    v("orientation", orientation,
+      "of images and masks: viewer (turned as EXIF says), stored (as the file has them)",
+      {.written = orientation != ImageOrientation::kViewer});
     v("mean", mean, "of RGB in 0..1");
     v("std", std, "of RGB in 0..1", {.in = limits::kPositive});
     v("resize", resize, "[height, width]");
@@ -190,6 +208,8 @@ class Dataset {
   virtual std::vector<std::string> files(std::int64_t /*index*/) const { return {}; }
   /// What was left out because it could not be read, a message for each: DataOptions::skip_broken.
   virtual std::vector<std::string> skipped() const { return {}; }
+  /// Images that lie in the data set's folders and that its layout does not take, a sentence each.
+  virtual std::vector<std::string> left_out() const { return {}; }
 };
 
 /// An entry of a table of layouts: what a configuration calls `name` in data.layout.
@@ -204,7 +224,10 @@ struct DataLayout {
   /// Where the classes' names are part of the data: reads them. Throws DataError.
   std::function<std::vector<std::string>(const DataOptions& options)> find_classes = nullptr;
   Task task = Task::kSegmentation;
-  bool generated = false;           // needs no data.root; its images are of data.size
+  bool generated = false;      // needs no data.root; its images are of data.size
+  bool pairs_by_name = false;  // knows data.mask_suffix and data.subfolders
+  /// Whether the files below `options.root` lie as it has them: for messages. May be null.
+  std::function<bool(const DataOptions& options)> fits = nullptr;
   std::vector<Color> palette = {};  // colours of `classes`; empty: Pascal VOC's (io/image.h)
   /// [class] what a class is called in files that the benchmark's server takes; empty: the server
   /// takes classes as they are, or there is none.

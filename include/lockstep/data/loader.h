@@ -15,10 +15,11 @@
 namespace lockstep {
 
 struct LoaderOptions {
-  std::int64_t batch = 8;        // samples of a global batch
-  bool drop_last = true;         // leave out an epoch's last batch where it would be smaller
-  std::uint64_t seed = 0;        // of order and augmentation
-  int prefetch = 4;              // batches decoded ahead
+  std::int64_t batch = 8;  // samples of a global batch
+  bool drop_last = true;   // leave out an epoch's last batch where it would be smaller
+  std::uint64_t seed = 0;  // of order and augmentation
+  int prefetch = 4;        // batches decoded ahead
+  int divisor = 1;         // images are padded to multiples of it, as ValLoader::load pads them
   std::int64_t first_batch = 0;  // position to start from (a resumed run), counted over all epochs
   /// Which places of a batch of `count` samples are decoded, in rising order: the others' memory is
   /// there and says nothing. Null: all. Thread-safe.
@@ -38,6 +39,8 @@ class TrainLoader {
   std::int64_t batches_per_epoch() const;
   /// Of the images of every batch, in pixels.
   Size size() const;
+  /// The same without what is padded for LoaderOptions::divisor.
+  Size unpadded_size() const;
   /// What the batches are made of.
   const Dataset& dataset() const;
   /// The next batch; blocks until it is decoded. The batch stays valid until the next call (its

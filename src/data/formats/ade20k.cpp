@@ -76,11 +76,17 @@ constexpr std::array kAde20kPalette{
     Color{102, 255, 0}, Color{92, 0, 255}};
 // clang-format on
 
-fs::path benchmark_folder(const fs::path& root) {
+// Empty: it is not there.
+fs::path find_benchmark_folder(const fs::path& root) {
   for (const fs::path& folder : {root, root / "ADEChallengeData2016"}) {
     if (fs::is_directory(folder / "annotations")) return folder;
   }
-  throw DataError(
+  return "";
+}
+
+fs::path benchmark_folder(const fs::path& root) {
+  if (const fs::path folder = find_benchmark_folder(root); !folder.empty()) return folder;
+  throw LayoutError(
       concat("expected images and annotations in ", root.string(), " or its ADEChallengeData2016"));
 }
 
@@ -107,7 +113,7 @@ std::unique_ptr<Dataset> make_ade20k(const DataOptions& options, Split split, st
   const std::string folder = folder_of(split_name(options, split));
   return std::make_unique<FileDataset>(
       pair_by_stem(root / "images" / folder, root / "annotations" / folder),
-      shifted(options.num_classes, options.ignore_index));
+      shifted(options.num_classes, options.ignore_index), options.orientation);
 }
 
 }  // namespace
@@ -115,11 +121,14 @@ std::unique_ptr<Dataset> make_ade20k(const DataOptions& options, Split split, st
 DataLayout ade20k_layout() {
   std::vector<Label> values(kAde20kClasses.size());
   std::iota(values.begin(), values.end(), Label{1});
-  return {.name = "ade20k",
-          .make = make_ade20k,
-          .classes = {kAde20kClasses.begin(), kAde20kClasses.end()},
-          .palette = {kAde20kPalette.begin(), kAde20kPalette.end()},
-          .file_values = values};
+  return {
+      .name = "ade20k",
+      .make = make_ade20k,
+      .classes = {kAde20kClasses.begin(), kAde20kClasses.end()},
+      .fits =
+          [](const DataOptions& options) { return !find_benchmark_folder(options.root).empty(); },
+      .palette = {kAde20kPalette.begin(), kAde20kPalette.end()},
+      .file_values = values};
 }
 
 }  // namespace lockstep

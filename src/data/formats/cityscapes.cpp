@@ -36,17 +36,25 @@ constexpr const char* kImageSuffix = "_leftImg8bit.png";
 constexpr const char* kLabelIdsSuffix = "_gtFine_labelIds.png";
 constexpr const char* kTrainIdsSuffix = "_gtFine_labelTrainIds.png";
 
-std::vector<fs::path> images_of(const fs::path& split) {
+std::vector<fs::path> images_of(const fs::path& split, std::vector<std::string>& left_out) {
   check_split_folder(split);
   std::vector<fs::path> images;
   for (const auto& city : fs::directory_iterator(split)) {
     if (!city.is_directory()) continue;
+    LeftOut others;
     for (const auto& file : fs::directory_iterator(city.path())) {
-      if (file.path().filename().string().ends_with(kImageSuffix)) images.push_back(file.path());
+      if (file.path().filename().string().ends_with(kImageSuffix)) {
+        images.push_back(file.path());
+      } else if (file.is_directory()) {
+        others.add_folder(file.path());
+      } else {
+        others.add_file(file.path());
+      }
     }
+    for (std::string& text : others.sentences(city.path(), "")) left_out.push_back(std::move(text));
   }
   if (images.empty()) {
-    throw DataError(
+    throw LayoutError(
         concat(split.string(), ": expected files CITY/*", kImageSuffix, ", found none"));
   }
   std::sort(images.begin(), images.end());
@@ -59,24 +67,23 @@ fs::path mask_of(const fs::path& masks, const fs::path& image, const char* suffi
   return masks / image.parent_path().filename() / (stem + suffix);
 }
 
-std::vector<FilePair> cityscapes_pairs(const fs::path& root, const std::string& split,
-                                       const char*& suffix) {
+FoundPairs cityscapes_pairs(const fs::path& root, const std::string& split, const char*& suffix) {
   check_root(root);
-  const std::vector<fs::path> images = images_of(root / "leftImg8bit" / split);
+  FoundPairs found;
+  const std::vector<fs::path> images = images_of(root / "leftImg8bit" / split, found.left_out);
   const fs::path masks = root / "gtFine" / split;
   check_split_folder(masks);
   // labelIds come with the download; whoever made trainIds has both, or removed the others.
   suffix = kLabelIdsSuffix;
   if (!fs::is_regular_file(mask_of(masks, images[0], suffix))) suffix = kTrainIdsSuffix;
-  std::vector<FilePair> pairs;
   for (const fs::path& image : images) {
     fs::path mask = mask_of(masks, image, suffix);
     if (!fs::is_regular_file(mask)) {
       throw DataError(concat(image.string(), " has no mask: expected ", mask.string()));
     }
-    pairs.push_back({image, std::move(mask)});
+    found.pairs.push_back({image, std::move(mask)});
   }
-  return pairs;
+  return found;
 }
 
 // Every id that is none of the 19 classes is ignored: void, rare classes and the licence plate.
@@ -98,11 +105,12 @@ std::unique_ptr<Dataset> make_cityscapes(const DataOptions& options, Split split
   const char* suffix = nullptr;
   auto pairs = cityscapes_pairs(options.root, split_name(options, split), suffix);
   if (suffix == kLabelIdsSuffix) {
-    return std::make_unique<FileDataset>(std::move(pairs), label_ids(options.ignore_index));
+    return std::make_unique<FileDataset>(std::move(pairs), label_ids(options.ignore_index),
+                                         options.orientation);
   }
   MaskRule rule = mask_rule(options);
   rule.set(255, options.ignore_index);
-  return std::make_unique<FileDataset>(std::move(pairs), rule);
+  return std::make_unique<FileDataset>(std::move(pairs), rule, options.orientation);
 }
 
 }  // namespace
@@ -111,6 +119,11 @@ DataLayout cityscapes_layout() {
   return {.name = "cityscapes",
           .make = make_cityscapes,
           .classes = {kCityscapesClasses.begin(), kCityscapesClasses.end()},
+          .fits =
+              [](const DataOptions& options) {
+                return fs::is_directory(options.root / "leftImg8bit") &&
+                       fs::is_directory(options.root / "gtFine");
+              },
           .palette = {kCityscapesPalette.begin(), kCityscapesPalette.end()},
           .file_values = {kLabelIds.begin(), kLabelIds.end()}};
 }

@@ -134,7 +134,9 @@ const std::string& split_name(const DataOptions& options, Split split) {
   return split == Split::kTrain ? options.train : options.val;
 }
 
-FileDataset::FileDataset(std::vector<FilePair> pairs, MaskRule rule) : rule_(std::move(rule)) {
+FileDataset::FileDataset(FoundPairs found, MaskRule rule, ImageOrientation orientation)
+    : left_out_(std::move(found.left_out)), rule_(std::move(rule)), orientation_(orientation) {
+  std::vector<FilePair>& pairs = found.pairs;
   if (pairs.empty()) return;
   names_ = FileNames(common_folder(pairs.front().image, pairs.front().mask));
   for (FilePair& pair : pairs) {
@@ -152,15 +154,20 @@ FilePair FileDataset::pair(std::int64_t index) const {
 
 void FileDataset::load(std::int64_t index, Sample& sample) const {
   const FilePair files = pair(index);
-  read_image(files.image, sample.image);
+  read_image(files.image, sample.image, orientation_);
   Image colored;
-  const MaskKind kind = read_mask(files.mask, sample.labels, colored);
+  const MaskKind kind = read_mask(files.mask, sample.labels, colored, orientation_);
   if (kind == MaskKind::kColors) map_colors(files, colored, sample.labels);
   const Size image{sample.image.height, sample.image.width};
   const Size mask{sample.labels.height, sample.labels.width};
   if (image != mask) {
-    throw DataError(concat(files.mask, ": expected the image's size ", to_string(image), " (",
-                           files.image, "), got ", to_string(mask)));
+    throw DataError(concat(files.mask, ": expected the image's size ", to_string(image),
+                           " (", files.image, "), got ", to_string(mask),
+                           read_image_size(files.image, ImageOrientation::kStored) == mask
+                               ? "; the image is turned as its EXIF orientation says, and the mask "
+                                 "is not: data.orientation = \"stored\" takes both as they lie in "
+                                 "the files"
+                               : ""));
   }
   if (kind == MaskKind::kValues) map_values(files, sample.labels);
 }
@@ -207,7 +214,7 @@ void FileDataset::throw_bad_value(const FilePair& files, const LabelMap& labels,
 }
 
 Size FileDataset::image_size(std::int64_t index) const {
-  return read_image_size(pair(index).image);
+  return read_image_size(pair(index).image, orientation_);
 }
 
 std::string FileDataset::describe(std::int64_t index) const {

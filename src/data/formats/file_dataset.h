@@ -41,7 +41,7 @@ const std::string& split_name(const DataOptions& options, Split split);
 /// Immutable after construction, so safe from several threads.
 class FileDataset final : public Dataset {
  public:
-  FileDataset(std::vector<FilePair> pairs, MaskRule rule);
+  FileDataset(FoundPairs found, MaskRule rule, ImageOrientation orientation);
 
   using Dataset::load;
   std::int64_t size() const override { return static_cast<std::int64_t>(names_.size() / 2); }
@@ -49,6 +49,7 @@ class FileDataset final : public Dataset {
   Size image_size(std::int64_t index) const override;
   std::string describe(std::int64_t index) const override;
   std::vector<std::string> files(std::int64_t index) const override;
+  std::vector<std::string> left_out() const override { return left_out_; }
 
  private:
   FilePair pair(std::int64_t index) const;
@@ -58,7 +59,9 @@ class FileDataset final : public Dataset {
                                     std::size_t pixel) const;
 
   FileNames names_;  // of each image, and of its mask
+  std::vector<std::string> left_out_;
   MaskRule rule_;
+  ImageOrientation orientation_;
 };
 
 }  // namespace lockstep

@@ -44,6 +44,9 @@ std::unique_ptr<Dataset> make_cifar10(const DataOptions& options, Split split, s
 /// there are none.
 std::vector<std::string> image_folder_classes(const DataOptions& options);
 
+/// Whether there is a folder for the training split, with folders in it.
+bool fits_image_folder(const DataOptions& options);
+
 /// The images of a split by class, then by path. A class may be without images in a split other
 /// than training's; a folder that is no class of training is an error, because numbers counted
 /// anew would shift. Throws DataError.

@@ -20,18 +20,23 @@ struct ImageFile {
 
 class ImageFolder final : public Dataset {
  public:
-  explicit ImageFolder(std::vector<ImageFile> files) : files_(std::move(files)) {}
+  ImageFolder(std::vector<ImageFile> files, ImageOrientation orientation,
+              std::vector<std::string> left_out)
+      : files_(std::move(files)), orientation_(orientation), left_out_(std::move(left_out)) {}
 
   std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
   void load(std::int64_t index, Sample& sample) const override {
-    read_image(file(index).path, sample.image);
+    read_image(file(index).path, sample.image, orientation_);
     sample.labels = {1, 1, {file(index).label}};
   }
-  Size image_size(std::int64_t index) const override { return read_image_size(file(index).path); }
+  Size image_size(std::int64_t index) const override {
+    return read_image_size(file(index).path, orientation_);
+  }
   std::string describe(std::int64_t index) const override { return file(index).path.string(); }
   std::vector<std::string> files(std::int64_t index) const override {
     return {file(index).path.string()};
   }
+  std::vector<std::string> left_out() const override { return left_out_; }
 
  private:
   const ImageFile& file(std::int64_t index) const {
@@ -40,24 +45,14 @@ class ImageFolder final : public Dataset {
   }
 
   std::vector<ImageFile> files_;
+  ImageOrientation orientation_;
+  std::vector<std::string> left_out_;
 };
-
-bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
-
-// An image that torchvision would train with and that cannot be read here is an error: to leave it
-// out would be another data set.
-bool is_image(const fs::path& file) {
-  if (is_hidden(file)) return false;
-  if (has_extension(file, {".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})) {
-    throw DataError(concat(file.string(), ": expected JPEG or PNG images, got ",
-                           file.extension().string(),
-                           "; convert it, or move it out of the data set"));
-  }
-  return has_extension(file, {".jpg", ".jpeg", ".png"});
-}
 
 fs::path split_folder(const DataOptions& options, const std::string& split) {
   fs::path folder = options.root / split;
+  // Of one folder that is divided by data.val_share the splits need no folders.
+  if (options.val_share && !fs::is_directory(folder)) return options.root;
   check_split_folder(folder);
   return folder;
 }
@@ -73,12 +68,17 @@ std::vector<std::string> class_folders(const fs::path& split) {
   return names;
 }
 
-std::vector<fs::path> images_below(const fs::path& folder) {
+std::vector<fs::path> images_below(const fs::path& folder, LeftOut& left_out) {
   std::vector<fs::path> images;
   constexpr auto kOptions = fs::directory_options::follow_directory_symlink;
   try {
     for (const auto& entry : fs::recursive_directory_iterator(folder, kOptions)) {
-      if (entry.is_regular_file() && is_image(entry.path())) images.push_back(entry.path());
+      if (!entry.is_regular_file() || is_hidden(entry.path())) continue;
+      if (has_extension(entry.path(), image_extensions())) {
+        images.push_back(entry.path());
+      } else {
+        left_out.add_file(entry.path());
+      }
     }
   } catch (const fs::filesystem_error& error) {
     throw DataError(concat(error.path1().string(), ": cannot be read: ", error.code().message()));
@@ -120,7 +120,12 @@ std::vector<std::string> image_folder_classes(const DataOptions& options) {
   const fs::path split = split_folder(options, options.train);
   std::vector<std::string> classes = class_folders(split);
   if (!classes.empty()) return classes;
-  throw DataError(concat(split.string(), ": expected a folder for each class, found none"));
+  throw LayoutError(concat(split.string(), ": expected a folder for each class, found none"));
+}
+
+bool fits_image_folder(const DataOptions& options) {
+  const fs::path split = options.root / options.train;
+  return fs::is_directory(split) && !class_folders(split).empty();
 }
 
 std::unique_ptr<Dataset> make_image_folder(const DataOptions& options, Split split, std::uint64_t) {
@@ -134,19 +139,23 @@ std::unique_ptr<Dataset> make_image_folder(const DataOptions& options, Split spl
       split_folder(options, split == Split::kTrain ? options.train : options.val);
   check_known(folder, class_folders(folder), classes);
   std::vector<ImageFile> files;
+  LeftOut left_out;
   LongWork work("listing " + folder.string(), "classes", static_cast<std::int64_t>(classes.size()));
   for (std::size_t c = 0; c < classes.size(); ++c) {
     const fs::path of_class = folder / classes[c];
     const bool there = fs::is_directory(of_class);
-    const std::vector<fs::path> images = there ? images_below(of_class) : std::vector<fs::path>{};
+    const std::vector<fs::path> images =
+        there ? images_below(of_class, left_out) : std::vector<fs::path>{};
     if (there && images.empty() && split == Split::kTrain) {
-      throw DataError(concat(of_class.string(), ": expected files *.jpg *.jpeg *.png, found none"));
+      throw LayoutError(
+          concat(of_class.string(), ": expected files *.jpg *.jpeg *.png, found none"));
     }
     for (const fs::path& image : images) files.push_back({image, static_cast<Label>(c)});
     work.advance();
   }
   if (files.empty()) throw DataError(concat(folder.string(), ": holds no image"));
-  return std::make_unique<ImageFolder>(std::move(files));
+  return std::make_unique<ImageFolder>(std::move(files), options.orientation,
+                                       left_out.sentences(folder, ""));
 }
 
 }  // namespace lockstep

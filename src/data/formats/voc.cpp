@@ -24,13 +24,18 @@ constexpr std::array kVocClasses{
     "sheep", "sofa", "train", "tvmonitor"};
 // clang-format on
 
-// The archive unpacks to VOCdevkit/VOC2012.
-fs::path year_folder(const fs::path& root) {
+// The archive unpacks to VOCdevkit/VOC2012. Empty: it is not there.
+fs::path find_year_folder(const fs::path& root) {
   for (const fs::path& folder : {root, root / "VOC2012", root / "VOCdevkit" / "VOC2012"}) {
     if (fs::is_directory(folder / "JPEGImages")) return folder;
   }
-  throw DataError(concat("expected JPEGImages, SegmentationClass and ImageSets/Segmentation in ",
-                         root.string(), ", its VOC2012 or its VOCdevkit/VOC2012"));
+  return "";
+}
+
+fs::path year_folder(const fs::path& root) {
+  if (const fs::path folder = find_year_folder(root); !folder.empty()) return folder;
+  throw LayoutError(concat("expected JPEGImages, SegmentationClass and ImageSets/Segmentation in ",
+                           root.string(), ", its VOC2012 or its VOCdevkit/VOC2012"));
 }
 
 // The masks of SBD lie beside VOC's own, mostly as SegmentationClassAug; an augmented list means
@@ -42,22 +47,22 @@ fs::path mask_of(const fs::path& year, const std::string& id, bool augmented) {
   return year / "SegmentationClass" / name;
 }
 
-std::vector<FilePair> voc_pairs(const fs::path& root, const std::string& split) {
+FoundPairs voc_pairs(const fs::path& root, const std::string& split) {
   check_root(root);
   const fs::path year = year_folder(root);
   const fs::path list = year / "ImageSets" / "Segmentation" / (split + ".txt");
   const bool augmented = split.find("aug") != std::string::npos;
-  std::vector<FilePair> pairs;
+  FoundPairs found;
   KnownFiles known;
   for (const ListLine& line : read_list(list)) {
     if (line.words.size() > 1) {
-      pairs.push_back(pair_of_line(year, list, line, known));
+      found.pairs.push_back(pair_of_line(year, list, line, known));
       continue;
     }
     const std::string& id = line.words[0];
-    pairs.push_back({year / "JPEGImages" / (id + ".jpg"), mask_of(year, id, augmented)});
+    found.pairs.push_back({year / "JPEGImages" / (id + ".jpg"), mask_of(year, id, augmented)});
   }
-  return pairs;
+  return found;
 }
 
 }  // namespace
@@ -65,6 +70,7 @@ std::vector<FilePair> voc_pairs(const fs::path& root, const std::string& split) 
 DataLayout voc_layout() {
   DataLayout layout;
   layout.name = "voc";
+  layout.fits = [](const DataOptions& options) { return !find_year_folder(options.root).empty(); };
   layout.classes = {kVocClasses.begin(), kVocClasses.end()};
   for (std::size_t c = 0; c < kVocClasses.size(); ++c)
     layout.palette.push_back(voc_color(static_cast<int>(c)));
@@ -72,7 +78,8 @@ DataLayout voc_layout() {
     check_own_masks(options);
     MaskRule rule = mask_rule(options);
     if (options.num_classes <= kBorder) rule.set(kBorder, options.ignore_index);
-    return std::make_unique<FileDataset>(voc_pairs(options.root, split_name(options, split)), rule);
+    return std::make_unique<FileDataset>(voc_pairs(options.root, split_name(options, split)), rule,
+                                         options.orientation);
   };
   return layout;
 }

@@ -279,7 +279,8 @@ std::vector<std::string> layers_apart(const Diagnosis& diagnosis, std::size_t co
 Diagnosis diagnose(const DiagnosisRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   const Config config = on_one_device(request.config);
-  TrainLoader loader(config.data, {.batch = 1, .seed = config.run.seed});
+  TrainLoader loader(config.data,
+                     {.batch = 1, .seed = config.run.seed, .divisor = config.size_divisor()});
   const Amounts amounts = amounts_of(request, loader.dataset().size());
   const std::vector<Batch> images = load_images(loader, amounts.images);
   const auto replicas = replica_for(config, request);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "data/formats/file_pairs.h"
 #include "lockstep/core/check.h"
@@ -14,15 +15,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<fs::path> images_in(const fs::path& folder) {
+std::vector<fs::path> images_in(const fs::path& folder, std::vector<std::string>& left_out) {
   std::vector<fs::path> images;
+  LeftOut others;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const fs::path& path = entry.path();
-    if (has_extension(path, {".jpg", ".jpeg", ".png"}) && entry.is_regular_file() &&
-        !path.filename().string().starts_with('.')) {
+    if (is_hidden(path)) continue;
+    if (entry.is_directory()) {
+      others.add_folder(path);
+    } else if (has_extension(path, image_extensions()) && entry.is_regular_file()) {
       images.push_back(path);
+    } else {
+      others.add_file(path);
     }
   }
+  for (std::string& text : others.sentences(folder, "name these folders, too"))
+    left_out.push_back(std::move(text));
   if (images.empty()) {
     throw DataError(concat(folder.string(),
                            ": expected files *.jpg, *.jpeg or *.png in this folder (those in "
@@ -44,7 +52,8 @@ PredictionFiles files_of(const fs::path& image, const fs::path& folder,
 
 }  // namespace
 
-std::vector<fs::path> find_images(std::span<const fs::path> inputs) {
+std::vector<fs::path> find_images(std::span<const fs::path> inputs,
+                                  std::vector<std::string>& left_out) {
   std::vector<fs::path> images;
   std::set<fs::path> known;
   const auto add = [&](const fs::path& image) {
@@ -56,7 +65,7 @@ std::vector<fs::path> find_images(std::span<const fs::path> inputs) {
                              "no such file or folder"));
     }
     if (fs::is_directory(input)) {
-      for (const fs::path& image : images_in(input)) add(image);
+      for (const fs::path& image : images_in(input, left_out)) add(image);
     } else {
       add(input);
     }

@@ -10,8 +10,10 @@ namespace lockstep {
 
 /// Files as they are given, and of folders those that end in .jpg, .jpeg or .png (hidden ones left
 /// out), sorted. One that is named several times is there once. Throws DataError for what is not
-/// there and for a folder without images.
-std::vector<std::filesystem::path> find_images(std::span<const std::filesystem::path> inputs);
+/// there and for a folder without images. `left_out` gets a sentence on images that lie in such a
+/// folder and are not taken.
+std::vector<std::filesystem::path> find_images(std::span<const std::filesystem::path> inputs,
+                                               std::vector<std::string>& left_out);
 
 /// What belongs into the folder of a prediction beside its images' names.
 struct PredictionKinds {

@@ -36,9 +36,9 @@ std::vector<float> planes_of(const std::vector<float>& probabilities, std::size_
 }
 
 /// Height and width; zeros for a file that is told of when its turn comes.
-std::pair<int, int> size_of(const fs::path& image) {
+std::pair<int, int> size_of(const fs::path& image, ImageOrientation orientation) {
   try {
-    const Size size = read_image_size(image);
+    const Size size = read_image_size(image, orientation);
     return {size.height, size.width};
   } catch (const DataError&) {
     return {0, 0};
@@ -46,9 +46,10 @@ std::pair<int, int> size_of(const fs::path& image) {
 }
 
 /// The images' numbers, those of one size one after another: a network is planned for a size.
-std::vector<std::size_t> order_by_size(const std::vector<PredictedImage>& images) {
+std::vector<std::size_t> order_by_size(const std::vector<PredictedImage>& images,
+                                       ImageOrientation orientation) {
   std::vector<std::pair<int, int>> sizes;
-  for (const PredictedImage& image : images) sizes.push_back(size_of(image.image));
+  for (const PredictedImage& image : images) sizes.push_back(size_of(image.image, orientation));
   std::vector<std::size_t> order(images.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -100,6 +101,7 @@ class PredictionRun {
         report_(report),
         segments_(model.architecture.task == Task::kSegmentation),
         rule_(rule_of(model)),
+        orientation_(model.config.data.orientation),
         inference_(model, devices,
                    {.augmentation = request.augmentation,
                     .windows = windows_of(model),
@@ -112,7 +114,7 @@ class PredictionRun {
 
  private:
   void predict(PredictedImage& report, const PredictionFiles& files, int device);
-  static bool read(PredictedImage& report, Image& image);
+  bool read(PredictedImage& report, Image& image) const;
   ImagePrediction prediction_of(const PredictedImage& report, const Image& image, int device);
   void write(const Image& image, const ImagePrediction& prediction,
              const PredictionFiles& files) const;
@@ -124,6 +126,7 @@ class PredictionRun {
   PredictReport& report_;
   bool segments_;
   ResizeRule rule_;
+  ImageOrientation orientation_;
   std::vector<Color> colors_;
   std::vector<Label> values_;  // [class] of a submission; empty: classes
   Inference inference_;
@@ -132,7 +135,7 @@ class PredictionRun {
 };
 
 void PredictionRun::run(const std::vector<PredictionFiles>& files) {
-  const std::vector<std::size_t> order = order_by_size(report_.images);
+  const std::vector<std::size_t> order = order_by_size(report_.images, orientation_);
   const auto start = std::chrono::steady_clock::now();
   inference_.for_each(
       static_cast<std::int64_t>(order.size()),
@@ -156,9 +159,9 @@ void PredictionRun::predict(PredictedImage& report, const PredictionFiles& files
   count(prediction);
 }
 
-bool PredictionRun::read(PredictedImage& report, Image& image) {
+bool PredictionRun::read(PredictedImage& report, Image& image) const {
   try {
-    read_image(report.image, image);
+    read_image(report.image, image, orientation_);
   } catch (const DataError& error) {
     report.error = error.what();
     return false;
@@ -280,7 +283,8 @@ std::vector<Label> submission_values(const DataOptions& data) {
 
 PredictReport predict_images(const PredictRequest& request) {
   PredictReport report;
-  const std::vector<fs::path> images = find_images(request.images);
+  std::vector<std::string> left_out;
+  const std::vector<fs::path> images = find_images(request.images, left_out);
   for (const fs::path& image : images) report.images.emplace_back().image = image;
   const TrainedModel model = read_trained_model({.target = request.target,
                                                  .config = request.config,
@@ -289,6 +293,7 @@ PredictReport predict_images(const PredictRequest& request) {
                                                  .computes = true});
   report.checkpoint = model.checkpoint;
   report.warnings = model.warnings;
+  report.warnings.insert(report.warnings.end(), left_out.begin(), left_out.end());
   report.task = model.architecture.task;
   report.classes = class_names(model.config.data);
   report.counts.resize(report.classes.size());
