@@ -1,3 +1,6 @@
 #include "lockstep/app.h"
 
-int main(int argc, char** argv) { return lockstep::run_cli(argc, argv); }
+int main(int argc, char** argv) {
+  lockstep::sleep_while_waiting(argv);
+  return lockstep::run_cli(argc, argv);
+}

@@ -14,6 +14,13 @@ struct CliOptions {
   LayoutTable datasets = {};
 };
 
+/// To be called first in `main`: threads that wait for others of their device then look for them
+/// for microseconds, and sleep. Otherwise OpenMP lets them look for milliseconds, and what runs
+/// beside them gets no core. OpenMP reads this from the environment before `main`, so the program
+/// is executed once more, with GOMP_SPINCOUNT=1000. Does nothing where the user has set that or
+/// OMP_WAIT_POLICY.
+void sleep_while_waiting(char* const* argv);
+
 /// Parses the command line and carries it out. Errors are written to stderr. Returns the exit code:
 /// 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not finite, 5 replica
 /// stalled or failed, 130 interrupted. Ends the process at once when a replica's thread hangs in

@@ -6,6 +6,7 @@
 
 This needs the compiled module `lockstep_native`, which docs/do/python.md builds.
 """
+import os
 from pathlib import Path
 
 from .errors import MissingPackageError
@@ -25,6 +26,11 @@ def _check_processor(cpuinfo: str) -> None:
 _cpuinfo = Path("/proc/cpuinfo")
 if _cpuinfo.exists():
     _check_processor(_cpuinfo.read_text(encoding="utf-8", errors="replace"))
+# How long threads look for others before they sleep. OpenMP reads it when it is loaded, now or by an earlier import.
+_SPIN = "GOMP_SPINCOUNT"
+_chosen = _SPIN in os.environ or "OMP_WAIT_POLICY" in os.environ
+if not _chosen:
+    os.environ[_SPIN] = "1000"
 try:
     from lockstep_native import DataParallel, ImportSummary, Predictor, StepResult, load_weights, save_safetensors
 except ModuleNotFoundError as error:
@@ -32,5 +38,8 @@ except ModuleNotFoundError as error:
         raise
     raise MissingPackageError("lockstep.native needs the compiled module lockstep_native, which this Python does not find; "
                               "docs/do/python.md says how it is built, and a wheel with it made") from None
+finally:
+    if not _chosen:
+        del os.environ[_SPIN]
 
 __all__ = ["DataParallel", "ImportSummary", "Predictor", "StepResult", "load_weights", "save_safetensors"]

@@ -3,12 +3,18 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <latch>
+#include <thread>
 #include <vector>
 
 #include "backend/cpu_kernels.h"
 #include "backend/cuda_backends.h"
+#include "backend/host_threads.h"
 #include "backend/operand_checks.h"
+#include "core/cpu_quota.h"
+#include "core/start_thread.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -77,16 +83,68 @@ std::unique_ptr<Readback> Backend::make_readback(const Tensor& source, int slots
 
 // omp_get_num_procs() goes by the process's affinity, which mpirun, taskset and srun set
 // (sched_getaffinity), as it was before OMP_PROC_BIND bound this thread to a single core.
+namespace {
+
+/// OMP_NUM_THREADS; 0: not set.
+int asked_threads() {
+  const char* asked = std::getenv("OMP_NUM_THREADS");
+  return asked == nullptr ? 0 : std::max(std::atoi(asked), 0);
+}
+
+/// Of the process, as it was at the first call; 0: none.
+double quota() {
+  static const double quota = cpu_quota().value_or(0);
+  return quota;
+}
+
+/// More threads than the quota has processors would take turns at standing still.
+int threads_of_quota(int cores) {
+  return quota() > 0 ? std::min(cores, static_cast<int>(std::ceil(quota()))) : cores;
+}
+
+}  // namespace
+
 int host_threads() {
   const int cores = omp_get_num_procs();
-  const char* limit = std::getenv("OMP_NUM_THREADS");
-  return limit != nullptr && std::atoi(limit) > 0 ? std::min(cores, std::atoi(limit)) : cores;
+  return asked_threads() > 0 ? std::min(cores, asked_threads()) : threads_of_quota(cores);
 }
+
+std::string describe_host_threads() {
+  const int cores = omp_get_num_procs(), threads = host_threads();
+  if (threads == cores) return concat(threads, ", as many as cores");
+  const std::string of = concat(threads, " of ", cores, " cores, by ");
+  if (asked_threads() > 0) return concat(of, "OMP_NUM_THREADS");
+  return concat(of, "a quota of ", std::round(100 * quota()) / 100, " (cgroup)");
+}
+
+namespace {
+
+/// The threads that compute for the calling one from now on. Where there are too few, OpenMP ends
+/// the process: so others are tried first.
+void start_team(int threads) {
+  {
+    std::latch all(threads);
+    std::vector<std::jthread> tried;
+    struct Leave {  // whoever waits, should one not be had
+      std::latch& all;
+      std::ptrdiff_t left;
+      ~Leave() { all.count_down(left); }
+    } leave{all, threads};
+    for (int i = 1; i < threads; ++i) {
+      tried.push_back(start_thread<std::jthread>("to compute", [&all] { all.wait(); }));
+    }
+  }
+#pragma omp parallel num_threads(threads)
+  {}
+}
+
+}  // namespace
 
 std::unique_ptr<Backend> make_backend(const Device& device, int threads,
                                       const BackendOptions& options) {
   LOCKSTEP_CHECK(threads >= 1, "a backend needs at least 1 thread, got ", threads);
   if (device.kind == DeviceKind::kCpu) {
+    start_team(threads);
     return cpu_kernels().make_backend(device, threads, options);
   }
   if (cuda_backends().make != nullptr) return cuda_backends().make(device, options);

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +11,7 @@
 
 #include "backend/conv/autotuner.h"
 #include "backend/cpu_kernels.h"
+#include "backend/host_threads.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -23,21 +23,13 @@ double memory_gib(int pages) {
 }
 
 Diagnostic threads() {
-  const int cores = omp_get_num_procs();
+  const std::string found = describe_host_threads();
   const char* limit = std::getenv("OMP_NUM_THREADS");
-  if (limit != nullptr && std::atoi(limit) < cores) {
-    return {false, "threads", concat(limit, " of ", cores, " cores"),
+  if (limit != nullptr && std::atoi(limit) < omp_get_num_procs()) {
+    return {false, "threads", found,
             concat("OMP_NUM_THREADS=", limit, " is set; unset it to use all cores")};
   }
-  double load = 0;
-  const bool busy = getloadavg(&load, 1) == 1 && load > 0.5 * cores;
-  if (busy && cores > 1 && std::getenv("OMP_WAIT_POLICY") == nullptr) {
-    return {true, "threads",
-            concat(cores, " cores, with other work on them (load ", std::lround(load),
-                   "): OMP_WAIT_POLICY=passive keeps threads that wait from taking its cores"),
-            ""};
-  }
-  return {true, "threads", concat(cores, " cores; a virtual device gets its share of them"), ""};
+  return {true, "threads", found + "; a virtual device gets its share of them", ""};
 }
 
 /// The instructions that this process computes with, and those that it could.

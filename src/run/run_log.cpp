@@ -154,6 +154,7 @@ void RunLog::begin(const RunDescription& run) {
   info(fmt::format("devices: {} ({}), transport {}, precision {}{}", run.devices,
                    run.devices_by_default ? "the default; choose with -d" : "as asked",
                    run.transport, to_string(config.run.precision), convolutions_of(run)));
+  if (!run.threads.empty()) info("threads: " + run.threads);
   if (!run.processes.empty()) info("processes: " + run.processes);
   info(fmt::format("gradient exchange: {} ({})", run.gradient_exchange, run.exchange_reason));
   info(fmt::format("model: {}, {} classes, {} parameters", config.architecture().description,

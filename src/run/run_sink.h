@@ -35,6 +35,7 @@ struct RunDescription {
   std::string bf16_products;  // what CPU devices multiply bf16 numbers by, where they round to them
   bool devices_by_default = false;
   int device_count = 0;                            // of all processes
+  std::string threads;                             // of CPU devices, as they were chosen
   std::string processes;                           // where there are several
   std::int64_t images_per_device = 0;              // TrainRequest::images_per_device
   int sync_top = 0;                                // TrainRequest::sync_top

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "backend/cpu_kernels.h"
+#include "backend/host_threads.h"
 #include "backend/probe.h"
 #include "lockstep/core/check.h"
 #include "run/choices.h"
@@ -267,6 +268,7 @@ RunDescription TrainingSession::describe() const {
           .bf16_products = bf16_products(config.run),
           .devices_by_default = request.devices.empty(),
           .device_count = layout.ranks(),
+          .threads = backend.device().kind == DeviceKind::kCpu ? describe_host_threads() : "",
           .processes = describe_processes(layout),
           .images_per_device = request.images_per_device,
           .sync_top = request.sync_top,
