@@ -42,8 +42,7 @@ Storage DeviceMemory::allocate(std::size_t bytes) {
   const cudaError_t status = cudaMalloc(&data, rounded);
   if (status == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
-    throw Error(concat("cuda:", ordinal_, ": no memory for ", bytes, " bytes beside the ",
-                       allocated_bytes(), " of this replica; use a smaller batch, crop or model"));
+    throw_no_memory({.kind = DeviceKind::kCuda, .ordinal = ordinal_}, bytes, *allocated_);
   }
   check_cuda(status, "cudaMalloc");
   allocated_->add(rounded);

@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <string_view>
 
 #include "app/command.h"
@@ -17,6 +18,7 @@
 #include "app/first_screen.h"
 #include "app/terminal.h"
 #include "config/suggest.h"
+#include "core/memory.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
 
@@ -163,12 +165,17 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
     if (!chosen.command.by_several_processes) return run_alone(chosen);
     return run_in_world(chosen);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-    if (const auto missing = what_is_missing(commands, words); lacks && missing) {
-      throw ConfigError(*missing);
+    if (error.get_exit_code() != 0) {
+      const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+      if (const auto missing = what_is_missing(commands, words); lacks && missing) {
+        throw ConfigError(*missing);
+      }
+      throw ConfigError(error.what());
     }
-    throw ConfigError(error.what());
+    std::ostringstream text;  // --help, --version
+    const int exit_code = app.exit(error, text);
+    fmt::print("{}", text.str());
+    return exit_code;
   }
 }
 
@@ -192,14 +199,16 @@ void check_alone(const std::string& command) {
 int run_cli(int argc, const char* const* argv, const CliOptions& options) {
   const Tables tables{joined(options.models, builtin_models()),
                       joined(options.datasets, builtin_layouts())};
+  PrintedOutput output;
+  explain_bad_alloc();
   int exit_code = kExitFailure;
   try {
-    exit_code = finish_stdout(run_command(argc, argv, tables));
+    exit_code = run_command(argc, argv, tables);
   } catch (const std::exception& error) {
-    const int reason = stdout_failure(error);
-    if (reason == 0) show_error(error);
-    exit_code = reason == 0 ? exit_code_of(error) : finish_stdout(kExitDone, reason);
+    show_error(error);
+    exit_code = exit_code_of(error);
   }
+  exit_code = output.finish(exit_code);
   if (threads_left_behind()) {
     std::fflush(nullptr);
     std::_Exit(exit_code);

@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <string_view>
 #include <system_error>
 
-#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "run/run_folder.h"
 
@@ -151,23 +147,6 @@ void check_output_file(const std::string& option, const fs::path& output,
         fmt::format("{} {}: is among the files that a run or a comparison keeps; choose another "
                     "one",
                     option, output.string()));
-  }
-}
-
-void write_output(const fs::path& output, const std::string& bytes) {
-  std::error_code unknown;
-  if (!is_there(output) || fs::is_regular_file(output, unknown)) {
-    write_file_atomically(output, bytes);
-    return;
-  }
-  std::FILE* file = std::fopen(output.c_str(), "w");
-  const bool written =
-      file != nullptr && std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-  const bool flushed = written && std::fflush(file) == 0;
-  const int reason = errno;
-  if (file != nullptr) std::fclose(file);
-  if (!flushed) {
-    throw Error(fmt::format("cannot write {}: {}", output.string(), std::strerror(reason)));
   }
 }
 

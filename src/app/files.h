@@ -39,8 +39,4 @@ std::vector<DocsPage> docs_pages();
 void check_output_file(const std::string& option, const std::filesystem::path& output,
                        std::span<const std::filesystem::path> inputs = {});
 
-/// As write_file_atomically (io/atomic_file.h); what is no regular file, such as /dev/stdout,
-/// is written to as it is. Throws Error naming the file and the cause.
-void write_output(const std::filesystem::path& output, const std::string& bytes);
-
 }  // namespace lockstep

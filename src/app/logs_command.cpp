@@ -20,6 +20,7 @@
 #include "app/logs_plot.h"
 #include "compare/table.h"
 #include "core/json.h"
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "report/sections/curve_figure.h"
 #include "run/json_lines.h"
@@ -322,7 +323,7 @@ void write_svg(const ScalarsByRun& runs, const std::string& tag, const fs::path&
     add_curve(chart, points, mode_of(run), run.string(), steps);
     ++drawn;
   }
-  write_output(file, draw(chart).file());
+  write_file_atomically(file, draw(chart).file());
   fmt::print("{}: {} of {} run{}\n", file.string(), tag, drawn, drawn == 1 ? "" : "s");
 }
 
@@ -367,7 +368,7 @@ void export_csv(const std::vector<fs::path>& runs, const fs::path& file) {
                           csv_cell(scalar.tag), scalar.value);
     }
   }
-  write_output(file, text);
+  write_file_atomically(file, text);
 }
 
 void export_tensorboard(const std::vector<fs::path>& runs, const fs::path& folder) {

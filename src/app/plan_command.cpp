@@ -131,10 +131,10 @@ void print_memory(const TrainingPlan& plan) {
   const auto most = std::max_element(plan.measured_bytes.begin(), plan.measured_bytes.end());
   const auto rank = static_cast<std::size_t>(most - plan.measured_bytes.begin());
   fmt::print(
-      "\nmemory per device: {:.1f} MB, {:.1f} of them for training, the rest for evaluation; "
-      "{:.1f} MB at most in the steps\n",
-      megabytes(plan.planned_bytes[rank]), megabytes(plan.training_bytes[rank]),
-      megabytes(plan.measured_bytes[rank]));
+      "\nmemory per device: {:.1f} MB, {:.1f} of them for training, the rest for evaluation (the "
+      "largest image, {}, as {}x{}); {:.1f} MB at most in the steps\n",
+      megabytes(plan.planned_bytes[rank]), megabytes(plan.training_bytes[rank]), plan.largest_image,
+      plan.largest_size.height, plan.largest_size.width, megabytes(plan.measured_bytes[rank]));
   if (plan.offloaded_bytes > 0) {
     fmt::print("of the host, for what waits there: {:.1f} MB for the first device\n",
                megabytes(plan.offloaded_bytes));
@@ -217,6 +217,8 @@ Json to_json(const TrainingPlan& plan) {
           {"steps", plan.steps},
           {"dropped_per_epoch", plan.dropped},
           {"evaluations", plan.evaluations},
+          {"largest_evaluation_image", plan.largest_image},
+          {"largest_evaluation_size", {plan.largest_size.height, plan.largest_size.width}},
           {"parameters", plan.parameters},
           {"batch_norm", norms},
           {"exchanges_per_step", plan.exchanges},

@@ -148,14 +148,19 @@ void print(const PredictReport& report, const PredictRequest& request) {
              report.seconds, images_per_second(report), request.output.string());
 }
 
+/// Returns what all failures end with, or kExitFailure where they differ.
 int tell_failures(const PredictReport& report) {
   if (report.failed == 0) return kExitDone;
-  fmt::print(stderr, "lockstep: error: {} of {} images could not be read:\n", report.failed,
+  fmt::print(stderr, "lockstep: error: {} of {} images failed:\n", report.failed,
              report.images.size());
+  int exit_code = kExitDone;
   for (const PredictedImage& image : report.images) {
-    if (!image.error.empty()) fmt::print(stderr, "  {}\n", image.error);
+    if (image.error.empty()) continue;
+    fmt::print(stderr, "  {}\n", image.error);
+    const bool same = exit_code == kExitDone || exit_code == image.exit_code;
+    exit_code = same ? image.exit_code : kExitFailure;
   }
-  return kExitData;
+  return exit_code;
 }
 
 void declare_predict(Options& options, PredictArguments& arguments) {

@@ -1,34 +1,28 @@
 #include "app/terminal.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "app/command.h"
+#include "core/system_text.h"
 #include "run/report_text.h"
 
 namespace lockstep {
 namespace {
 
-/// One less than there are: a line that fills the last column may wrap.
+/// One less than there are: a line that fills the last column may wrap. PrintedOutput's streams
+/// have no descriptor.
 std::size_t columns_of(std::FILE* terminal) {
   winsize size{};
-  const bool known = ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  const int descriptor = terminal == stderr ? STDERR_FILENO : fileno(terminal);
+  const bool known = ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
   return known ? size.ws_col - 1U : 79U;
-}
-
-/// The end of a pipe that nobody reads: what wrote to it may not have kept its errno.
-bool reader_has_gone() {
-  pollfd out{STDOUT_FILENO, 0, 0};
-  return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
 }
 
 std::atomic<bool> stop_requested{false};
@@ -96,21 +90,61 @@ ShownProgress::~ShownProgress() {
   if (shown_) set_progress_observer(before_);
 }
 
-int finish_stdout(int exit_code, int earlier) {
-  const bool failed_before = std::ferror(stdout) != 0;
-  const int last = std::fflush(stdout) == 0 ? 0 : errno;
-  const int reason = last != 0 ? last : earlier;
-  if (reason == 0 && !failed_before) return exit_code;
-  if (reason == EPIPE || reader_has_gone()) return exit_code;
-  fmt::print(stderr, "lockstep: error: standard output cannot be written: {}\n",
-             reason != 0 ? std::strerror(reason) : "a part of it is missing");
-  return exit_code == kExitDone ? kExitFailure : exit_code;
+// --- stdout and stderr ---
+
+// Of glibc: stdout and stderr are variables, and a stream may have a function of its own for
+// writing.
+PrintedOutput::Stream::Stream(std::FILE*& stream, int descriptor, int buffering)
+    : stream_(stream), before_(stream), descriptor_(descriptor) {
+  std::fflush(before_);
+  std::FILE* const own = fopencookie(this, "w", {nullptr, write, nullptr, nullptr});
+  if (own == nullptr) return;
+  std::setvbuf(own, nullptr, buffering, BUFSIZ);
+  stream_ = own;
 }
 
-int stdout_failure(const std::exception& error) {
-  const auto* failure = dynamic_cast<const std::system_error*>(&error);
-  return failure != nullptr && std::ferror(stdout) != 0 ? failure->code().value() : 0;
+PrintedOutput::Stream::~Stream() {
+  if (stream_ != before_) std::fclose(std::exchange(stream_, before_));
 }
+
+int PrintedOutput::Stream::failure() {
+  std::fflush(stream_);
+  return failure_ == EPIPE ? 0 : failure_.load();
+}
+
+ssize_t PrintedOutput::Stream::write(void* self, const char* bytes, std::size_t count) {
+  auto& stream = *static_cast<Stream*>(self);
+  for (std::size_t done = 0; done < count;) {
+    const ssize_t written = ::write(stream.descriptor_, bytes + done, count - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      int none = 0;
+      stream.failure_.compare_exchange_strong(none, errno);
+      break;
+    }
+    done += static_cast<std::size_t>(written);
+  }
+  return static_cast<ssize_t>(count);
+}
+
+PrintedOutput::PrintedOutput()
+    : file_too_large_(std::signal(SIGXFSZ, SIG_IGN)),
+      out_(stdout, STDOUT_FILENO, isatty(STDOUT_FILENO) == 1 ? _IOLBF : _IOFBF),
+      err_(stderr, STDERR_FILENO, _IONBF) {}
+
+PrintedOutput::~PrintedOutput() { std::signal(SIGXFSZ, file_too_large_); }
+
+int PrintedOutput::finish(int exit_code) {
+  const int out = out_.failure();
+  if (out != 0) {
+    fmt::print(stderr, "lockstep: error: standard output cannot be written: {}\n",
+               system_text(out));
+  }
+  const bool failed = out != 0 || err_.failure() != 0;
+  return failed && exit_code == kExitDone ? kExitFailure : exit_code;
+}
+
+// --- signals ---
 
 StopSignals::StopSignals() {
   stop_requested = false;

@@ -2,11 +2,12 @@
 // The terminal that a command is started from: how far it is, whether what it prints arrives, and
 // what its keys ask for.
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <string>
 
@@ -53,15 +54,45 @@ class ShownProgress {
   ProgressObserver* before_ = nullptr;
 };
 
-/// Hands over what stdout still buffers, and returns `exit_code`. Where that or an earlier write
-/// has failed, a line on stderr says so, and kExitFailure takes the place of kExitDone. A reader
-/// that has gone (`| head -1`) wanted no more: no failure. `earlier`: the errno of such a write,
-/// where it is known.
-int finish_stdout(int exit_code, int earlier = 0);
+/// stdout and stderr as long as a command runs: printing never fails, so a full disk behind `> log`
+/// does not end a training. One at a time per process, before and after anything prints.
+class PrintedOutput {
+ public:
+  PrintedOutput();
+  ~PrintedOutput();
+  PrintedOutput(const PrintedOutput&) = delete;
+  PrintedOutput& operator=(const PrintedOutput&) = delete;
 
-/// The errno of a write to stdout that failed, of what fmt::print throws then; 0: `error` is
-/// another one.
-int stdout_failure(const std::exception& error);
+  /// Hands over what is still buffered, and returns `exit_code`. Where something could not be
+  /// written, a line on stderr says so, and kExitFailure takes the place of kExitDone. A reader
+  /// that has gone (`| head -1`) wanted no more: no failure.
+  int finish(int exit_code);
+
+ private:
+  /// A stream in place of `stream`, which it gives back.
+  class Stream {
+   public:
+    Stream(std::FILE*& stream, int descriptor, int buffering);
+    ~Stream();
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+
+    /// The errno of the first write that failed; 0: none, or the reader has gone.
+    int failure();
+
+   private:
+    static ssize_t write(void* self, const char* bytes, std::size_t count);
+
+    std::FILE*& stream_;
+    std::FILE* const before_;
+    const int descriptor_;
+    std::atomic<int> failure_{0};
+  };
+
+  using Handler = void (*)(int);
+  const Handler file_too_large_;  // SIGXFSZ's: a limit of file sizes is an error of the write
+  Stream out_, err_;
+};
 
 /// Ctrl-C: the first SIGINT or SIGTERM, and SIGUSR1 and SIGHUP, ask for a stop at the end of the
 /// step, the second SIGINT or SIGTERM ends the process at once.

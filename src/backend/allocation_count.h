@@ -1,9 +1,12 @@
 #pragma once
 // Bytes of device memory that a backend has handed out: shared with the release functions of its
-// Storages, which may outlive it and run on any thread.
+// Storages, which may outlive it and run on any thread. And what is said where there are no more.
 
 #include <atomic>
 #include <cstddef>
+
+#include "core/memory.h"
+#include "lockstep/core/device.h"
 
 namespace lockstep {
 
@@ -22,5 +25,12 @@ class AllocationCount {
  private:
   std::atomic<std::size_t> now_{0}, peak_{0};
 };
+
+/// Throws MemoryError: there are no `bytes` of `device`'s memory beside what it has handed out.
+[[noreturn]] inline void throw_no_memory(const Device& device, std::size_t bytes,
+                                         const AllocationCount& allocated) {
+  throw MemoryError(concat(to_string(device), ": no memory for ", bytes, " bytes beside the ",
+                           allocated.now(), " of this replica; ", kMemoryAdvice));
+}
 
 }  // namespace lockstep

@@ -5,6 +5,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/start_thread.h"
+
 namespace lockstep {
 
 void for_each_index(std::int64_t count, int threads,
@@ -28,7 +30,8 @@ void for_each_index(std::int64_t count, int threads,
   };
   {
     std::vector<std::jthread> others;
-    for (int i = 1; i < threads && i < count; ++i) others.emplace_back(run, i);
+    for (int i = 1; i < threads && i < count; ++i)
+      others.push_back(start_thread<std::jthread>("to share work", run, i));
     run(0);
   }
   if (failure) std::rethrow_exception(failure);

@@ -1,8 +1,10 @@
 #include "data/sample_store.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
+#include "core/memory.h"
 #include "data/augment.h"
 #include "lockstep/core/check.h"
 
@@ -41,9 +43,13 @@ Size SampleStore::image_size(std::int64_t index) const {
 
 const Sample& SampleStore::fetch(std::int64_t index, SampleScratch& scratch) const {
   if (const Sample* sample = kept(index)) return *sample;
-  Sample& sample = decode(index, scratch);
-  keep(index, sample);
-  return sample;
+  try {
+    Sample& sample = decode(index, scratch);
+    keep(index, sample);
+    return sample;
+  } catch (const std::bad_alloc& error) {
+    throw MemoryError(concat(describe(index), ": ", error.what()));
+  }
 }
 
 void SampleStore::count_labels(std::int64_t index, std::span<const Label> labels,

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/start_thread.h"
 #include "data/augment.h"
 #include "data/batch_plan.h"
 #include "data/sample_store.h"
@@ -124,7 +125,9 @@ TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& lo
   }
   for (int i = 0; i < data_.workers; ++i) {
     Decoder& decoder = decoders_[static_cast<std::size_t>(i)];
-    workers_.emplace_back([this, &decoder](const std::stop_token& stop) { work(stop, decoder); });
+    workers_.push_back(start_thread<std::jthread>(
+        "to decode images",
+        [this, &decoder](const std::stop_token& stop) { work(stop, decoder); }));
   }
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 
 #include "data/augment.h"
@@ -9,6 +10,10 @@ namespace lockstep {
 namespace {
 
 int round_up(int value, int divisor) { return (value + divisor - 1) / divisor * divisor; }
+
+Size padded_size(Size size, int divisor) {
+  return {round_up(size.height, divisor), round_up(size.width, divisor)};
+}
 
 }  // namespace
 
@@ -29,7 +34,7 @@ struct ValLoader::Impl {
 
 void ValLoader::Impl::append(std::int64_t index, const Sample& sample, int divisor,
                              Batch& batch) const {
-  const Size size{round_up(sample.image.height, divisor), round_up(sample.image.width, divisor)};
+  const Size size = padded_size({sample.image.height, sample.image.width}, divisor);
   LOCKSTEP_CHECK(batch.samples.empty() || size == batch.size, store.describe(index), " is of ",
                  to_string(size), ", the batch before it of ", to_string(batch.size));
   batch.size = size;
@@ -66,6 +71,17 @@ bool ValLoader::one_size() const {
     if (impl_->store.image_size(i) != first) return false;
   }
   return true;
+}
+
+std::int64_t ValLoader::largest(int divisor) const {
+  std::int64_t largest = 0, most = 0;
+  for (std::int64_t i = 0; i < size(); ++i) {
+    const Size padded = padded_size(impl_->store.image_size(i), divisor);
+    const std::int64_t pixels = std::int64_t{padded.height} * padded.width;
+    if (pixels > most) largest = i;
+    most = std::max(most, pixels);
+  }
+  return largest;
 }
 
 Batch ValLoader::load(std::int64_t first, std::int64_t count, int divisor) const {

@@ -1,5 +1,5 @@
 #pragma once
-// Replacing a file in one piece.
+// Replacing a file in one piece. What is no plain file is written through (io/written_file.h).
 
 #include <filesystem>
 #include <span>
@@ -15,5 +15,8 @@ void write_file_atomically(const std::filesystem::path& path, const std::string&
 /// The same of parts one after another, which need not be joined in memory.
 void write_parts_atomically(const std::filesystem::path& path,
                             std::span<const std::string_view> parts);
+
+/// The same without waiting for the disk, for files that can be made again.
+void write_parts(const std::filesystem::path& path, std::span<const std::string_view> parts);
 
 }  // namespace lockstep

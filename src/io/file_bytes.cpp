@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
+#include "core/system_text.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -26,7 +26,7 @@ std::ifstream open_to_read(const fs::path& path, std::uint64_t& bytes) {
   bytes = fs::file_size(path);
   errno = 0;
   std::ifstream stream(path, std::ios::binary);
-  if (!stream.is_open()) throw DataError(concat("it cannot be read: ", std::strerror(errno)));
+  if (!stream.is_open()) throw DataError(concat("it cannot be read: ", system_text(errno)));
   return stream;
 }
 
@@ -39,7 +39,7 @@ std::vector<std::byte> FileBytes::read(std::uint64_t offset, std::uint64_t bytes
   stream_.seekg(static_cast<std::streamoff>(offset));
   stream_.read(reinterpret_cast<char*>(read.data()), static_cast<std::streamsize>(bytes));
   if (stream_.gcount() != static_cast<std::streamsize>(bytes)) {
-    throw DataError(stream_.bad() ? concat("it cannot be read: ", std::strerror(errno))
+    throw DataError(stream_.bad() ? concat("it cannot be read: ", system_text(errno))
                                   : std::string("it ended while being read"));
   }
   return read;

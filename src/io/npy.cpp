@@ -1,12 +1,11 @@
 #include "io/npy.h"
 
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <numeric>
 #include <string>
+#include <string_view>
 
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -39,12 +38,9 @@ void write_npy(const std::filesystem::path& path, const std::vector<std::int64_t
   LOCKSTEP_CHECK(count == static_cast<std::int64_t>(values.size()), "an array of ", count,
                  " values, got ", values.size());
   const std::string head = header(shape);
-  std::ofstream file(path, std::ios::binary);
-  file.write(head.data(), static_cast<std::streamsize>(head.size()));
-  file.write(reinterpret_cast<const char*>(values.data()),
-             static_cast<std::streamsize>(values.size_bytes()));
-  file.close();
-  if (!file) throw DataError(concat(path.string(), ": cannot be written: ", std::strerror(errno)));
+  const std::string_view parts[] = {
+      head, {reinterpret_cast<const char*>(values.data()), values.size_bytes()}};
+  write_parts(path, parts);
 }
 
 }  // namespace lockstep

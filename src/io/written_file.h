@@ -1,22 +1,27 @@
 #pragma once
-// A file to write to. What goes wrong is an Error that names the file and says what the system
-// said.
+// Every file that is written is opened here. What goes wrong is an Error that names the file and
+// says what the system said.
 
 #include <filesystem>
+#include <string>
 #include <string_view>
-#include <utility>
 
 namespace lockstep {
 
-/// Nothing is kept back in memory: what is written is the system's. Used by one thread.
+/// Links are followed, and what they lead to is written. What is no plain file, as a device, a pipe
+/// or a descriptor of this process (/dev/stdout), is written through as it comes: nothing else ever
+/// takes its name. Nothing is kept back in memory. Used by one thread.
 class WrittenFile {
  public:
-  enum class Mode { kReplace, kAppend };
+  enum class Mode {
+    kReplace,  // a plain file in one piece, by close(); without that, what was there stays
+    kAppend,
+  };
 
   /// Throws Error.
   WrittenFile(std::filesystem::path path, Mode mode);
-  WrittenFile(WrittenFile&& other) noexcept
-      : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+  WrittenFile(WrittenFile&& other) noexcept;
+  WrittenFile& operator=(WrittenFile&&) = delete;
   /// Closes it, and says nothing.
   ~WrittenFile();
 
@@ -24,14 +29,18 @@ class WrittenFile {
 
   /// Throws Error; some of the bytes may then have been written.
   void write(std::string_view bytes);
-  /// Brings all to the disk. Throws Error.
+  /// Brings all to the disk, where there is one. Throws Error.
   void sync();
   /// Some file systems say only here that they could not write. Throws Error.
   void close();
+  /// Makes the name of a replaced file durable too. REQUIRES: closed. Throws Error.
+  void sync_name() const;
 
  private:
-  std::filesystem::path path_;
-  int descriptor_;
+  std::filesystem::path path_;       // as it was given
+  std::filesystem::path target_;     // where links lead
+  std::filesystem::path temporary_;  // what close() renames to the target; empty: nothing
+  int descriptor_ = -1;
 };
 
 /// Throws the Error that `what` ("write") cannot be done with the file; `error`: as errno.

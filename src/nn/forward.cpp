@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/memory.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/predictor.h"
 #include "nn/argmax.h"
@@ -26,6 +27,14 @@ bool Forward::prepare(const Shape& input) {
                     network_->input().shape.with_batch(input.batch()) == input;
   if (!fits) {
     release();  // first, so that two plans never lie in memory together
+    plan(input);
+  }
+  network_->set_batch(input.batch());
+  return !fits;
+}
+
+void Forward::plan(const Shape& input) {
+  try {
     network_ = build_network(
         options_.model, options_.norm, input,
         {.training = false, .activations = options_.activations, .outputs = {options_.output}},
@@ -33,9 +42,10 @@ bool Forward::prepare(const Shape& input) {
     output_ = network_->output_index(options_.output);
     const Tensor& planned = network_->input();
     images_ = is_plain(planned) ? Storage() : allocate_floats(backend_, planned.shape);
+  } catch (const MemoryError& error) {
+    release();
+    throw MemoryError(concat("an input of ", to_string(input), ": ", error.what()));
   }
-  network_->set_batch(input.batch());
-  return !fits;
 }
 
 void Forward::release() {

@@ -45,6 +45,7 @@ class Forward {
   Network& network() const { return *network_; }
 
  private:
+  void plan(const Shape& input);
   const Tensor& output() const { return network_->output(output_); }
 
   const ForwardOptions options_;

@@ -6,6 +6,7 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -62,8 +63,11 @@ std::unique_ptr<spdlog::formatter> unprefixed() {
 }
 
 spdlog::sink_ptr console_sink(Console console) {
-  const auto color = std::getenv("NO_COLOR") != nullptr ? spdlog::color_mode::never
-                                                        : spdlog::color_mode::automatic;
+  // By the descriptor: a stream that stands for it may have none (app/terminal.h).
+  const bool terminal = isatty(console == Console::kStdout ? STDOUT_FILENO : STDERR_FILENO) == 1 &&
+                        spdlog::details::os::is_color_terminal();
+  const auto color = terminal && std::getenv("NO_COLOR") == nullptr ? spdlog::color_mode::always
+                                                                    : spdlog::color_mode::never;
   if (console == Console::kStdout)
     return std::make_shared<spdlog::sinks::stdout_color_sink_mt>(color);
   return std::make_shared<spdlog::sinks::stderr_color_sink_mt>(color);

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/start_thread.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "sync/describe.h"
@@ -73,6 +74,7 @@ struct ReplicaGroup::Impl {
   int size() const { return static_cast<int>(devices.size()); }
   int first() const { return group.rank_layout().first_rank(); }
   void serve(int rank);
+  void end_threads();
   void start(const std::function<void(int)>& all, bool may_fail);
   void note_failure(int rank, std::exception_ptr failure);
   bool has_stalled() const;
@@ -167,20 +169,27 @@ std::exception_ptr ReplicaGroup::Impl::root_cause() const {
 ReplicaGroup::ReplicaGroup(std::span<const Device> devices, SyncGroup& group)
     : impl_(std::make_shared<Impl>(devices, group)) {
   LOCKSTEP_CHECK(!devices.empty(), "expected at least one device");
-  for (int rank = 0; rank < size(); ++rank) {
-    impl_->threads.emplace_back([state = impl_, rank] { state->serve(rank); });
+  try {
+    for (int rank = 0; rank < size(); ++rank) {
+      impl_->threads.push_back(start_thread<std::thread>(
+          "for a replica", [state = impl_, rank] { state->serve(rank); }));
+    }
+  } catch (...) {
+    impl_->end_threads();
+    throw;
   }
 }
 
-ReplicaGroup::~ReplicaGroup() {
-  std::unique_lock lock(impl_->mutex);
-  impl_->stop = true;
-  const std::vector<bool> returned = impl_->returned;
+ReplicaGroup::~ReplicaGroup() { impl_->end_threads(); }
+
+void ReplicaGroup::Impl::end_threads() {
+  std::unique_lock lock(mutex);
+  stop = true;
+  const std::vector<bool> idle = returned;
   lock.unlock();
-  impl_->work_given.notify_all();
-  for (int rank = 0; rank < size(); ++rank) {
-    std::thread& thread = impl_->threads[rank];
-    returned[rank] ? thread.join() : thread.detach();
+  work_given.notify_all();
+  for (std::size_t rank = 0; rank < threads.size(); ++rank) {
+    idle[rank] ? threads[rank].join() : threads[rank].detach();
   }
 }
 

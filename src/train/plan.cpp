@@ -78,6 +78,20 @@ void time_steps(TrainingPlan& plan, DataParallel& replicas, TrainLoader& loader,
   plan.step_seconds = seconds[seconds.size() / 2];
 }
 
+// Each device evaluates the largest image: any of them may have to.
+void plan_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader& loader) {
+  const auto divisor = static_cast<int>(plan.config.architecture().size_divisor);
+  const std::int64_t largest = loader.largest(divisor);
+  const Batch batch = loader.load(largest, 1, divisor);
+  plan.largest_image = loader.dataset().describe(largest);
+  plan.largest_size = batch.size;
+  try {
+    replicas.evaluate(replicas.size(), [&](std::int64_t /*index*/) { return batch; });
+  } catch (const Error& error) {
+    throw Error(concat("evaluating the largest image, ", plan.largest_image, ": ", error.what()));
+  }
+}
+
 // An image on each device at a time, as an evaluation goes over them. Images of several sizes take
 // the time of those that came first.
 void time_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader& loader) {
@@ -178,8 +192,9 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
   plan.offloaded_bytes = network.offloaded_bytes();
   plan.norms = plan_norms(config.bn, plan.shares, network);
   plan.training_bytes = memory_of(*replicas, false);
-  time_evaluation(plan, *replicas, val_loader);
+  plan_evaluation(plan, *replicas, val_loader);
   plan.planned_bytes = memory_of(*replicas, false);
+  time_evaluation(plan, *replicas, val_loader);
   const auto callbacks = [&] {
     const SyncGroup& group = replicas->sync_group();
     return group.callbacks(Direction::kForward) + group.callbacks(Direction::kBackward);

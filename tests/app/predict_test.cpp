@@ -300,7 +300,7 @@ TEST_CASE("predict: a broken image is named, and the others are predicted") {
   trained.folder.write("images/notes.jpg", "no image");
   const Outcome outcome = trained.predict("a", {"--no-overlay", "--json"});
   CHECK(outcome.exit_code == 3);
-  CHECK(contains(outcome.err, "2 of 6 images could not be read"));
+  CHECK(contains(outcome.err, "2 of 6 images failed"));
   CHECK(contains(outcome.err, broken.string()));
   CHECK(contains(outcome.err, "notes.jpg: expected a JPEG or PNG image"));
   const Json report = Json::parse(outcome.out);

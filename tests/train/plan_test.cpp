@@ -2,15 +2,20 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <numeric>
 
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// Ten training images of 32x32 in batches of 4: two steps per epoch, two images left out.
 Config tiny(const test::TemporaryFolder& folder, const std::string& more = "") {
@@ -83,6 +88,40 @@ TEST_CASE("the planned memory is what steps and evaluations take") {
       CHECK(static_cast<double>(plan.measured_bytes[rank]) ==
             doctest::Approx(static_cast<double>(plan.planned_bytes[rank])).epsilon(0.05));
     }
+  }
+}
+
+TEST_CASE("the planned memory is that of the largest image of the evaluation") {
+  const test::TemporaryFolder folder;
+  const auto add = [&](const std::string& split, const std::string& name, int height, int width) {
+    for (const char* kind : {"images", "masks"})
+      fs::create_directories(folder.path() / kind / split);
+    const auto pixels = static_cast<std::size_t>(height * width);
+    write_png(folder.path() / "images" / split / name,
+              Image{height, width, std::vector<std::uint8_t>(3 * pixels, 100)});
+    write_png(folder.path() / "masks" / split / name,
+              LabelMap{height, width, std::vector<Label>(pixels, 1)});
+  };
+  for (const char* name : {"a.png", "b.png"}) add("train", name, 16, 16);
+  // More than are timed: the largest is not among them.
+  for (char name = 'a'; name <= 'z'; ++name) add("val", std::string(1, name) + ".png", 16, 16);
+  const auto planned = [&] {
+    const Config config = load_config(
+        folder.write("a.toml", "[data]\nlayout = \"folder\"\nroot = \"" + folder.path().string() +
+                                   "\"\nnum_classes = 2\n[batch]\nglobal = 2\n"
+                                   "[model]\nwidth = 4\ndepth = 2\n[run]\nmax_iters = 1\n"),
+        {});
+    return plan_training(config, parse_devices("cpu:2"), 1);
+  };
+  const TrainingPlan small = planned();
+  add("val", "x.png", 161, 90);
+  const TrainingPlan large = planned();
+  CHECK(small.largest_size == Size{16, 16});
+  CHECK(large.largest_size == Size{162, 90});  // a multiple of the network's divisor
+  CHECK(large.largest_image.find("x.png") != std::string::npos);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(large.planned_bytes[rank] > 2 * small.planned_bytes[rank]);
+    CHECK(large.measured_bytes[rank] >= large.planned_bytes[rank]);
   }
 }
 

@@ -67,6 +67,8 @@ class ValLoader {
   Task task() const;
   /// Whether all images are of one size. Reads their headers.
   bool one_size() const;
+  /// The image of the most pixels, as `load` gives it by itself. Reads all headers.
+  std::int64_t largest(int divisor) const;
   /// Images [first, first + count), which are of one size, as a batch: normalised, their right and
   /// bottom edges padded to multiples of `divisor` with zeros (the mean colour) and
   /// `ignored_label`. Thread-safe. Throws DataError for a label that is neither a class nor

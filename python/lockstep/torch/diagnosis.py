@@ -5,6 +5,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
+from .._files import write_text
 from ..table import Table
 from .noise import LayerNoise
 
@@ -143,7 +144,7 @@ class Diagnosis:
     def save_html(self, path: Union[str, Path]) -> None:
         """Writes one page of HTML, which needs no other file, no script and no network."""
         from .page import page_of
-        Path(path).write_text(page_of(self), encoding="utf-8")
+        write_text(path, page_of(self))
 
 
 EFFECTS = ["images per device", "values per channel", "variance missed", "logits: noise", "train - eval", "loss in training",

@@ -11,7 +11,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
 
+#include "io/atomic_file.h"
+#include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 
 namespace lockstep {
@@ -61,15 +64,14 @@ void insert(Json& choices, const ChoiceRequest& request, const Measurement& meas
 
 /// In one piece: a reader sees the old file or the new one. Whether it could be written.
 bool write_choices(const fs::path& path, const Json& choices) {
-  const fs::path fresh = path.string() + "." + std::to_string(getpid()) + ".tmp";
-  std::error_code failed;
-  std::ofstream stream(fresh);
-  stream << Json{{"version", kVersion}, {"choices", choices}}.dump(1) << '\n';
-  stream.close();
-  if (stream) fs::rename(fresh, path, failed);
-  const bool written = stream && !failed;
-  if (!written) fs::remove(fresh, failed);
-  return written;
+  const std::string text = Json{{"version", kVersion}, {"choices", choices}}.dump(1) + '\n';
+  const std::string_view bytes = text;
+  try {
+    write_parts(path, {&bytes, 1});
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
 }
 
 /// Keeps other processes from writing between our reading and our writing. Where that cannot be

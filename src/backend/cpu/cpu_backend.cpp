@@ -66,8 +66,7 @@ Storage CpuContext::allocate(std::size_t bytes) {
   const std::size_t rounded =
       std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   void* data = allocate_aligned(rounded);
-  LOCKSTEP_CHECK(data != nullptr, to_string(device_), ": no memory for ", bytes,
-                 " bytes; use a smaller batch, crop or model");
+  if (data == nullptr) throw_no_memory(device_, bytes, *allocated_);
   std::memset(data, 0, rounded);
   allocated_->add(rounded);
   return Storage(data, bytes, [allocated = allocated_, rounded](void* memory) {

@@ -23,7 +23,7 @@ void draw_street(Size size, int ignore_index, Split split, std::uint64_t seed, s
 std::unique_ptr<Dataset> make_streets(const DataOptions& options, Split split, std::uint64_t seed);
 
 /// Writes both splits of a generated data set as layout `folder` below `root`, as PNG, named
-/// 00000.png, ... Creates the folders; throws DataError when a file cannot be written.
+/// 00000.png, ... Creates the folders; throws Error when a file cannot be written.
 void write_streets(const std::filesystem::path& root, const DataOptions& options,
                    std::uint64_t seed);
 

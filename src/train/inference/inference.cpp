@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/for_each_index.h"
+#include "core/start_thread.h"
 #include "data/window_merge.h"
 #include "lockstep/nn/predictor.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -60,7 +61,7 @@ InferenceDevice::InferenceDevice(const TrainedModel& model, const Device& device
     : model_(model),
       options_{.device = device, .threads = threads, .norm = NormLayer(model.config.bn)},
       scales_(scales),
-      thread_([this] { serve(); }) {}
+      thread_(start_thread<std::thread>("for a device", [this] { serve(); })) {}
 
 InferenceDevice::~InferenceDevice() {
   {

@@ -1,20 +1,22 @@
 #include "train/inference/predict_images.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <fstream>
 #include <mutex>
 #include <numeric>
+#include <optional>
+#include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "core/seconds_since.h"
 #include "data/resize.h"
+#include "io/atomic_file.h"
 #include "io/image_io.h"
 #include "io/npy.h"
 #include "lockstep/core/check.h"
 #include "lockstep/io/image.h"
+#include "run/exit_code.h"
 #include "train/inference/inference.h"
 
 namespace lockstep {
@@ -33,6 +35,13 @@ std::vector<float> planes_of(const std::vector<float>& probabilities, std::size_
       planes[c * pixels + i] = probabilities[i * classes + c];
   }
   return planes;
+}
+
+/// What went wrong with an image, beginning with its name, and its size where it was read.
+std::string failure_of(const PredictedImage& image, const std::string& error) {
+  const std::string name = image.image.string();
+  if (image.size == Size{}) return error.starts_with(name) ? error : concat(name, ": ", error);
+  return concat(name, ", ", to_string(image.size), ": ", error);
 }
 
 /// Height and width; zeros for a file that is told of when its turn comes.
@@ -114,8 +123,8 @@ class PredictionRun {
 
  private:
   void predict(PredictedImage& report, const PredictionFiles& files, int device);
-  bool read(PredictedImage& report, Image& image) const;
-  ImagePrediction prediction_of(const PredictedImage& report, const Image& image, int device);
+  std::optional<ImagePrediction> prediction_of(PredictedImage& report, Image& image, int device);
+  ImagePrediction shown(const Image& image, Size size, int device);
   void write(const Image& image, const ImagePrediction& prediction,
              const PredictionFiles& files) const;
   void write_map(const fs::path& path, const LabelMap& classes) const;
@@ -150,40 +159,38 @@ void PredictionRun::run(const std::vector<PredictionFiles>& files) {
 
 void PredictionRun::predict(PredictedImage& report, const PredictionFiles& files, int device) {
   Image image;
-  if (!read(report, image)) return;
-  const ImagePrediction prediction = prediction_of(report, image, device);
-  write(image, prediction, files);
+  const auto prediction = prediction_of(report, image, device);
+  if (!prediction) return;
+  write(image, *prediction, files);
   report.files = files;
-  if (!segments_) report.top = likeliest(prediction.probabilities);
+  if (!segments_) report.top = likeliest(prediction->probabilities);
   report.done = true;
-  count(prediction);
+  count(*prediction);
 }
 
-bool PredictionRun::read(PredictedImage& report, Image& image) const {
+// None, and the report says why, where the image is the cause: the others go on.
+std::optional<ImagePrediction> PredictionRun::prediction_of(PredictedImage& report, Image& image,
+                                                            int device) {
   try {
     read_image(report.image, image, orientation_);
-  } catch (const DataError& error) {
-    report.error = error.what();
-    return false;
+    report.size = {image.height, image.width};
+    return shown(image, report.size, device);
+  } catch (const std::exception& error) {
+    report.error = failure_of(report, error.what());
+    report.exit_code = exit_code_of(error);
+    return std::nullopt;
   }
-  report.size = {image.height, image.width};
-  return true;
 }
 
-ImagePrediction PredictionRun::prediction_of(const PredictedImage& report, const Image& image,
-                                             int device) {
+ImagePrediction PredictionRun::shown(const Image& image, Size size, int device) {
   const bool probabilities = request_.probabilities || !segments_;
-  try {
-    if (!rule_.changes_images()) {
-      return inference_.predict(device, image, report.size, probabilities);
-    }
-    const ImageGeometry geometry = rule_.geometry(report.size);
-    Image resized;
-    Resizer().resize(image, geometry.full, geometry.window, resized);
-    return inference_.predict(device, resized, report.size, probabilities);
-  } catch (const std::exception& error) {
-    throw Error(concat(report.image.string(), ": ", error.what()));
+  if (!rule_.changes_images()) {
+    return inference_.predict(device, image, size, probabilities);
   }
+  const ImageGeometry geometry = rule_.geometry(size);
+  Image resized;
+  Resizer().resize(image, geometry.full, geometry.window, resized);
+  return inference_.predict(device, resized, size, probabilities);
 }
 
 void PredictionRun::write(const Image& image, const ImagePrediction& prediction,
@@ -234,7 +241,8 @@ std::string quoted(const std::string& text) {
   return result + "\"";
 }
 
-void write_rows(const PredictReport& report, std::ostream& stream) {
+std::string rows_of(const PredictReport& report) {
+  std::ostringstream stream;
   stream << "image,rank,class,name,probability\n";
   stream.precision(9);  // of every float
   for (const PredictedImage& image : report.images) {
@@ -244,16 +252,14 @@ void write_rows(const PredictReport& report, std::ostream& stream) {
              << quoted(report.classes[score.label]) << ',' << score.probability << '\n';
     }
   }
+  return stream.str();
 }
 
 /// Writes report.table: a line for each of an image's likeliest classes, rank 1 first.
 void write_prediction_table(const PredictReport& report) {
-  std::ofstream file(report.table, std::ios::binary);
-  write_rows(report, file);
-  file.close();
-  if (!file) {
-    throw DataError(concat(report.table.string(), ": cannot be written: ", std::strerror(errno)));
-  }
+  const std::string rows = rows_of(report);
+  const std::string_view bytes = rows;
+  write_parts(report.table, {&bytes, 1});
 }
 
 /// All files that the request will write.

@@ -39,7 +39,8 @@ struct PredictedImage {
   Size size = {};               // of the image
   std::vector<ClassScore> top;  // classification: the five likeliest, likeliest first
   bool done = false;
-  std::string error;  // why the image could not be read; empty: it could, or was not looked at
+  std::string error;  // why there is no prediction; empty: there is, or none was tried
+  int exit_code = 0;  // what a program ends with that has failed so
 };
 
 struct PredictReport {
@@ -64,8 +65,8 @@ std::vector<Label> submission_values(const DataOptions& data);
 /// classifiers predictions.csv; of a submission gray PNGs alone; if asked for STEM.npy, float32
 /// [classes, height, width] or [classes]. All have the size of the image, whatever data.resize and
 /// data.val_resize make of it: logits are interpolated (pixel_merge.h). An image that cannot be
-/// read is told of in the report, and the others are predicted. Throws ConfigError, DataError; an
-/// Error that names the image when the network fails on one.
+/// read, or that the network fails on, is told of in the report, and the others are predicted.
+/// Throws ConfigError, DataError; Error where a file cannot be written.
 PredictReport predict_images(const PredictRequest& request);
 
 }  // namespace lockstep

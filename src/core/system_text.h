@@ -1,0 +1,11 @@
+#pragma once
+// What the system says of an error.
+
+#include <string>
+
+namespace lockstep {
+
+/// Of `error`, as errno, with what to do where a limit of the process is the cause.
+std::string system_text(int error);
+
+}  // namespace lockstep
