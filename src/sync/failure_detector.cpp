@@ -5,7 +5,6 @@
 #include <ifaddrs.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +14,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "core/start_thread.h"
+#include "core/system_text.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -22,7 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kReach{3000};         // to connect to process 0 and to be answered
+constexpr milliseconds kReach{3000};         // of a call that sends or receives
 constexpr milliseconds kAllConnect{20'000};  // for the next process to connect
 constexpr int kUnacknowledged = 3000;        // milliseconds until TCP gives a peer up
 constexpr milliseconds kBeat{250};           // how often a process says that it runs
@@ -39,15 +40,13 @@ constexpr char kFailed = 'F', kDone = 'D', kAlive = 'A';
   throw Error("the failure detector between the processes: " + what);
 }
 
-[[noreturn]] void fail_by_errno(const char* call) {
-  fail(concat(call, ": ", std::strerror(errno)));
-}
+[[noreturn]] void fail_by_errno(const char* call) { fail(concat(call, ": ", system_text(errno))); }
 
 void set(int socket, int level, int option, int value) {
   setsockopt(socket, level, option, &value, sizeof value);
 }
 
-/// Of accept and recv, of connect and send.
+/// Of recv and send.
 void limit(int socket, milliseconds time) {
   const timeval limit{time.count() / 1000, time.count() % 1000 * 1000};
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -63,22 +62,6 @@ void watch_closely(int socket) {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
-template <typename Value>
-bool send_value(int socket, const Value& value) {
-  return send(socket, &value, sizeof value, MSG_NOSIGNAL) == ssize_t{sizeof value};
-}
-
-template <typename Value>
-bool receive_value(int socket, Value& value) {
-  return recv(socket, &value, sizeof value, MSG_WAITALL) == ssize_t{sizeof value};
-}
-
-/// Who connects, and the proof that it is of this run.
-struct Greeting {
-  std::uint64_t token = 0;
-  std::int64_t process = 0;
-};
-
 /// This machine's addresses: " 127.0.0.1 10.77.0.1".
 std::string own_addresses() {
   std::string text;
@@ -92,24 +75,6 @@ std::string own_addresses() {
   }
   freeifaddrs(all);
   return text;
-}
-
-/// -1 where nobody of this run listens.
-int try_address(const std::string& address, int port, const Greeting& greeting) {
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<std::uint16_t>(port));
-  if (inet_pton(AF_INET, address.c_str(), &to.sin_addr) != 1) return -1;
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) return -1;
-  limit(socket, kReach);
-  std::uint64_t answer = 0;
-  if (connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 &&
-      send_value(socket, greeting) && receive_value(socket, answer) && answer == greeting.token) {
-    return socket;
-  }
-  close(socket);
-  return -1;
 }
 
 /// Waits a moment for it.
@@ -127,7 +92,7 @@ FailureDetector::FailureDetector(World& carrier)
   if (pipe2(wake_, O_CLOEXEC) != 0) fail_by_errno("pipe");
   connect_all(carrier);
   for (const Line& line : lines_) watch_closely(line.socket);
-  listener_ = std::thread([this] { listen(); });
+  listener_ = start_thread<std::thread>("to hear of other processes", [this] { listen(); });
 }
 
 FailureDetector::~FailureDetector() {
@@ -150,48 +115,50 @@ void FailureDetector::connect_all(World& carrier) {
       getsockname(listener, reinterpret_cast<sockaddr*>(&any), &size) != 0) {
     fail_by_errno("listen");
   }
-  std::uint64_t token = 0;
-  if (getrandom(&token, sizeof token, 0) != sizeof token) fail_by_errno("getrandom");
-  carrier.broadcast(concat(token, " ", ntohs(any.sin_port), own_addresses()));
-  accept_all(listener, token);
+  const Passwords passwords = draw_passwords();
+  carrier.broadcast(
+      concat(passwords.question, " ", passwords.answer, " ", ntohs(any.sin_port), own_addresses()));
+  accept_all(listener, passwords);
   close(listener);
 }
 
-void FailureDetector::accept_all(int listener, std::uint64_t token) {
-  limit(listener, kAllConnect);
-  while (lines_.size() + 1 < hosts_.size()) {
-    const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    if (socket < 0 && errno == EINTR) continue;  // stopped and resumed, say
-    if (socket < 0) {
-      fail(concat(hosts_.size() - 1 - lines_.size(), " of ", hosts_.size() - 1,
-                  " processes have not connected to ", hosts_.front(),
-                  " within 20 s; a firewall may block them"));
-    }
+void FailureDetector::accept_all(int listener, const Passwords& passwords) {
+  const std::vector<int> sockets =
+      accept_processes(listener, static_cast<int>(hosts_.size()), passwords, kAllConnect);
+  std::string missing;
+  for (int process = 1; process < static_cast<int>(sockets.size()); ++process) {
+    const int socket = sockets[static_cast<std::size_t>(process)];
+    if (socket < 0) missing += (missing.empty() ? "" : ", ") + name(process);
+    if (socket < 0) continue;
     limit(socket, kReach);
-    Greeting greeting;
-    if (receive_value(socket, greeting) && greeting.token == token && send_value(socket, token)) {
-      lines_.push_back({static_cast<int>(greeting.process), socket, {}, false});
-    } else {
-      close(socket);
-    }
+    lines_.push_back({process, socket, {}, false});
   }
+  if (missing.empty()) return;
+  for (const Line& line : lines_) close(line.socket);
+  fail(concat(missing, ": has not connected to ", hosts_.front(),
+              " within 20 s; a firewall may block it"));
 }
 
-void FailureDetector::connect_to_first(const std::string& addresses) {
-  std::istringstream words(addresses);
-  Greeting greeting{0, process_};
+void FailureDetector::connect_to_first(const std::string& told) {
+  std::istringstream words(told);
+  Passwords passwords;
   int port = 0;
-  words >> greeting.token >> port;
+  words >> passwords.question >> passwords.answer >> port;
   const std::string& own_host = hosts_[static_cast<std::size_t>(process_)];
+  std::vector<std::string> addresses;
   std::string tried;
   for (std::string address; words >> address;) {
     if (address.starts_with("127.") && own_host != hosts_.front()) continue;
-    const int socket = try_address(address, port, greeting);
-    if (socket >= 0) return lines_.push_back({0, socket, {}, false});
+    addresses.push_back(address);
     tried += (tried.empty() ? "" : ", ") + address;
   }
-  fail(
-      concat(name(process_), " does not reach ", hosts_.front(), " at port ", port, " of ", tried));
+  const int socket = reach_first(addresses, port, process_, passwords, kAllConnect);
+  if (socket < 0) {
+    fail(concat(name(process_), " does not reach ", hosts_.front(), " at port ", port, " of ",
+                tried));
+  }
+  limit(socket, kReach);
+  lines_.push_back({0, socket, {}, false});
 }
 
 std::string FailureDetector::name(int process) const {

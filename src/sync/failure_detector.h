@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/sync/world.h"
+#include "sync/greeting.h"
 
 namespace lockstep {
 
@@ -51,8 +52,8 @@ class FailureDetector {
   };
 
   void connect_all(World& carrier);
-  void connect_to_first(const std::string& addresses);
-  void accept_all(int listener, std::uint64_t token);
+  void connect_to_first(const std::string& told);
+  void accept_all(int listener, const Passwords& passwords);
   void listen();
   void hear(Line& line);
   void take(Line& line, const std::string& message);

@@ -11,8 +11,8 @@ from conftest import ROOT
 
 pytest.importorskip("torch")
 
-THREADS, GLOO, LENS, CONVERT, READ = ("test_sync_threads.py", "test_sync_gloo.py", "test_lens.py", "test_convert.py",
-                                      "test_read.py")
+THREADS, GLOO, LENS, CONVERT, READ, GREETING = ("test_sync_threads.py", "test_sync_gloo.py", "test_lens.py", "test_convert.py",
+                                                "test_read.py", "test_greeting.py")
 WHOLE = "whole_batch"
 FAULTS = {
     "the merge drops the distance of the means": (
@@ -29,6 +29,10 @@ FAULTS = {
     "the master is blamed for a dead process": (
         "torch/process_group.py", "            raise self._gone(rank, call) from None\n        if",
         "            raise self._gone(0, call) from None\n        if", GLOO, "dies"),
+    "anybody is a rank": ("torch/greeting.py", "secrets.compare_digest(question, self._passwords.question) and ", "", GREETING,
+                          "strangers"),
+    "whoever answers is the master": ("torch/greeting.py", "connection.complete and secrets.compare_digest(connection.heard, "
+                                      "passwords.answer)", "connection.heard", GREETING, "knows_whom"),
     "backward drops the mean of the gradient": (
         "torch/batch_norm.py", "dx = dy - _over(x, share[:channels]) - centred", "dx = dy - centred", THREADS, WHOLE),
     "backward drops the gradient of the variance": (

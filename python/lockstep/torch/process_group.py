@@ -6,7 +6,6 @@ connection names the rank at once, and an error reaches all ranks before anybody
 tell the workers where the master listens.
 """
 import json
-import secrets
 import select
 import socket
 import struct
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .greeting import accept_ranks, new_passwords, own_addresses, reach_master
 from .groups import STALL_TIMEOUT, Call, Group, GroupError, disagreement, where
 
 _LINGER = 10.0  # seconds that the master waits for workers to read of a failure
@@ -43,15 +43,16 @@ class ProcessGroup(Group):
         self._last: Dict[int, Call] = {}
         self._sockets: Dict[int, socket.socket] = {}  # the master's by rank, a worker's to rank 0
         listener = socket.create_server(("", 0)) if self.rank == 0 else None
-        token = secrets.token_bytes(16)
-        offer = (_own_addresses(), listener.getsockname()[1], token) if listener else None
+        offer = (own_addresses(), listener.getsockname()[1], new_passwords()) if listener else None
         offers: List[Any] = [None] * self.size
         distributed.all_gather_object(offers, offer, group=group)
+        addresses, port, passwords = offers[0]
         if listener:
-            self._accept(listener, token)
+            self._sockets = accept_ranks(listener, self.size, passwords, timeout)
         else:
-            addresses, port, secret = offers[0]
-            self._sockets[0] = _connect(addresses, port, secret, self.rank, timeout)
+            self._sockets = {0: reach_master(addresses, port, self.rank, passwords, timeout)}
+        for each in self._sockets.values():
+            _prepare(each)
 
     def all_show(self, call: Call, values: Tensor) -> Tensor:
         """See Group.all_show. The values travel by the CPU's memory."""
@@ -85,26 +86,6 @@ class ProcessGroup(Group):
             self.close()
 
     # --- the master ---
-
-    def _accept(self, listener: socket.socket, token: bytes) -> None:
-        deadline = time.monotonic() + self.timeout
-        with listener:
-            while len(self._sockets) < self.size - 1:
-                listener.settimeout(max(0.01, deadline - time.monotonic()))
-                try:
-                    connection, _ = listener.accept()
-                    connection.settimeout(max(0.01, deadline - time.monotonic()))
-                    hello, shown = _receive(connection)
-                except (OSError, ValueError) as error:
-                    if time.monotonic() < deadline:
-                        continue
-                    missing = next(rank for rank in range(1, self.size) if rank not in self._sockets)
-                    raise GroupError(f"rank {missing} has not connected to rank 0 in {self.timeout:g} s ({error})",
-                                     missing) from error
-                if not secrets.compare_digest(shown, token):
-                    connection.close()
-                    continue
-                self._sockets[int(hello["rank"])] = _prepared(connection)
 
     def _gather(self, call: Call, payload: bytes) -> bytes:
         calls, payloads = {0: call}, {0: payload}
@@ -193,32 +174,10 @@ def _close_when_read(sockets: List[socket.socket], linger: bool) -> None:
         connection.close()
 
 
-def _own_addresses() -> List[str]:
-    """Where other processes may reach this one, the surest last."""
-    try:
-        own = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)})
-    except OSError:
-        own = []
-    return [*own, "127.0.0.1"]
-
-
-def _connect(addresses: List[str], port: int, token: bytes, rank: int, timeout: float) -> socket.socket:
-    failures = []
-    for address in addresses:
-        try:
-            connection = socket.create_connection((address, port), timeout=min(timeout, 5.0))
-            _send(connection, {"rank": rank}, token)
-            return _prepared(connection)
-        except OSError as error:
-            failures.append(f"{address}: {error}")
-    raise GroupError(f"rank {rank} cannot reach rank 0 at port {port} ({'; '.join(failures)})", 0)
-
-
-def _prepared(connection: socket.socket) -> socket.socket:
+def _prepare(connection: socket.socket) -> None:
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return connection
 
 
 def _send(connection: socket.socket, header: Dict[str, Any], payload: bytes) -> None:
