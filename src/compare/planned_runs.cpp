@@ -373,6 +373,7 @@ Config common_config(const TrainSummary& run, const Tables& tables) {
 
 ComparisonPlan plan_comparison(const CompareRequest& request) {
   const Config config = load_config(request.config, request.overrides, nullptr, *request.tables);
+  check_can_be_written(config);
   const std::string devices = request.devices.empty() ? default_devices() : request.devices;
   ComparisonPlan plan;
   plan.layout = make_rank_layout(request.world, parse_devices(devices));

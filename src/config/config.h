@@ -491,7 +491,8 @@ std::vector<ConfigValue> explain_config(const std::filesystem::path& path,
 
 /// The resolved configuration as TOML that `load_config` reads back to the same values.
 std::string to_toml(const Config& config);
-/// Throws ConfigError naming the key whose value no TOML can hold: a path that is not UTF-8.
+/// Throws ConfigError naming the key that keeps a run folder from being made: a path that no TOML
+/// can hold since it is not UTF-8, a run.name that is a path.
 void check_can_be_written(const Config& config);
 
 /// 16 hex digits over every key that can change the trained weights or the final metrics: equal

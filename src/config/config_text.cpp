@@ -48,7 +48,19 @@ std::string keys_as_markdown() {
   return text + "\n¹ It changes no result: runs that differ in it have the same hash.\n";
 }
 
+namespace {
+
+// Run folders lie in run.work_dir, and nowhere else.
+void check_name(const std::string& name) {
+  if (!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos) return;
+  throw ConfigError(concat("run.name = \"", name, "\": expected a name without a /, as that of a ",
+                           "file; run.work_dir and -o say where runs lie"));
+}
+
+}  // namespace
+
 void check_can_be_written(const Config& config) {
+  check_name(config.run.name);
   for (const ConfigValue& value : config_values(config)) {
     if (is_utf8(value.value)) continue;
     throw ConfigError(concat(value.key, " = ", value.value,

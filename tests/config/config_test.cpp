@@ -401,6 +401,19 @@ TEST_CASE("a path that a run's config.toml cannot hold is named") {
   CHECK_THROWS_WITH_AS(check_can_be_written(config), doctest::Contains("data.root"), ConfigError);
 }
 
+TEST_CASE("run.name is a name, and no path") {
+  Config config = config_from(kStreets);
+  for (const char* name : {"a b", "..a", "a.toml", "é"}) {
+    config.run.name = name;
+    check_can_be_written(config);
+  }
+  for (const char* name : {"../../evil", "/tmp/evil", "a/b", "a/", "..", ".", ""}) {
+    config.run.name = name;
+    CHECK_THROWS_WITH_AS(check_can_be_written(config), doctest::Contains("expected a name"),
+                         ConfigError);
+  }
+}
+
 TEST_CASE("a relative root is looked for here, then beside the configuration") {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "images_of_mine");
