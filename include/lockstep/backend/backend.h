@@ -129,8 +129,9 @@ struct BackendOptions {
   bool sums_by_image = false;
 };
 
-/// Host threads for the operations of CPU devices: the cores that this process may use (its
-/// affinity), or OMP_NUM_THREADS where that is less; at least 1.
+/// Host threads for the operations of CPU devices: the cores that this process may use by its
+/// affinity and its cgroup's quota, or OMP_NUM_THREADS where that is less than its affinity; at
+/// least 1.
 int host_threads();
 
 /// From now on CPU devices of this process compute by the instructions of this name: "avx2",
