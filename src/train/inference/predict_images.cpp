@@ -86,8 +86,8 @@ WindowOptions windows_of(const TrainedModel& model) {
 /// That images come in windows which nobody asked for; empty: none does.
 std::string tell_windows(const TrainedModel& model, const std::vector<PredictedImage>& images) {
   if (model.config.eval.window || model.architecture.task != Task::kSegmentation) return "";
-  const auto large = std::ranges::count_if(images, [](const PredictedImage& image) {
-    const auto [height, width] = size_of(image.image);
+  const auto large = std::ranges::count_if(images, [&](const PredictedImage& image) {
+    const auto [height, width] = size_of(image.image, model.config.data.orientation);
     return std::int64_t{height} * width >= kMostInOnePiece;
   });
   if (large == 0) return "";
