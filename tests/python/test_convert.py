@@ -1,5 +1,6 @@
 """convert(), revert() and ghost(): the layers that they exchange, and what stays."""
 import copy
+import pickle
 
 import pytest
 
@@ -8,7 +9,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from lockstep.torch import BatchNormNd, GhostBatchNorm, SyncBatchNorm, ThreadGroup, convert, ghost, revert  # noqa: E402
+from lockstep import LockstepError  # noqa: E402
+from lockstep.torch import (BatchNormNd, GhostBatchNorm, Group, GroupError, SyncBatchNorm, ThreadGroup, convert,  # noqa: E402
+                            ghost, revert)
+from own_forwards import (ActivatedBatchNorm, ActivatedSyncBatchNorm, DoubledBatchNorm, Handmade,  # noqa: E402
+                          whole_network)
 
 
 def network():
@@ -46,14 +51,110 @@ def test_pytorch_s_own_sync_batch_norm_runs_on_one_cpu_after_revert():
     assert torch.equal(net(x), nn.BatchNorm2d(3)(x))
 
 
-def test_copies_meet_the_same_ranks_and_files_have_no_group(tmp_path):
+def test_copies_meet_the_same_ranks_and_files_have_none():
     member = ThreadGroup(2).member(1)
     net = convert(network(), member)
     assert copy.deepcopy(net)[1].group is member
-    import pickle
     loaded = pickle.loads(pickle.dumps(net))
-    assert loaded[1].group.size == 1 and net[1].group is member
+    with pytest.raises(GroupError, match="1 was loaded or copied from another process, and its ranks were threads of that"):
+        loaded(torch.randn(3, 2, 4))
+    assert net[1].group is member and loaded.eval()(torch.randn(3, 2, 4)).shape == (3, 4, 4)
+    assert convert(loaded, Group()).train()(torch.randn(3, 2, 4)).shape == (3, 4, 4)  # one rank, since it was said
+    alone = pickle.loads(pickle.dumps(loaded))
+    assert alone.train()(torch.randn(3, 2, 4)).shape == (3, 4, 4)
     assert list(net.state_dict()) == list(network().state_dict())
+
+
+def test_without_ranks_it_does_not_train():
+    for net in (SyncBatchNorm(3), convert(nn.Sequential(nn.BatchNorm2d(3)))):
+        with pytest.raises(GroupError, match="without ranks trains: call torch.distributed.init_process_group"):
+            net(torch.randn(2, 3, 4, 4))
+        assert net.eval()(torch.randn(2, 3, 4, 4)).shape == (2, 3, 4, 4)
+        with pytest.raises(GroupError, match="without ranks trains"):
+            pickle.loads(pickle.dumps(net)).train()(torch.randn(2, 3, 4, 4))
+
+
+def results(net, x):
+    """Outputs in training and in evaluation, gradients, and what is left in the buffers; of a copy."""
+    net = copy.deepcopy(net)
+    y = net.train()(x)
+    y.square().sum().backward()
+    return [y.detach(), *(each.grad for each in net.parameters()), net.eval()(x).detach(), *net.buffers()]
+
+
+def assert_alike(found, expected):
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected):
+        assert torch.allclose(a.double(), b.double(), rtol=1e-9, atol=1e-9), (a - b).abs().max()
+
+
+EXCHANGES = {"convert": lambda net: convert(net, Group()), "ghost": lambda net: ghost(net, 1),
+             "revert": lambda net: revert(convert(net, Group())), "again": lambda net: ghost(convert(net, Group()), 1),
+             "from a file": lambda net: pickle.loads(pickle.dumps(convert(net, Group())))}
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_forward_of_its_own_stays(exchange):
+    net, x = whole_network().double(), torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    exchanged = EXCHANGES[exchange](copy.deepcopy(net))
+    assert_alike(results(exchanged, x), results(net, x))
+    assert isinstance(exchanged[1], ActivatedBatchNorm) and isinstance(exchanged[3], DoubledBatchNorm)
+    assert exchanged[3](torch.ones(2, 6, 2, 2, dtype=torch.float64), factor=0.0).abs().max() == 0
+    back = revert(exchanged)
+    assert [type(each) for each in back] == [type(each) for each in net] and not set(vars(back[1])) - set(vars(net[1]))
+
+
+def test_ranks_share_statistics_under_a_forward_of_its_own():
+    net, x = whole_network().double(), torch.randn(6, 3, 8, 8, dtype=torch.float64)
+    replicas = [copy.deepcopy(net) for _ in range(3)]
+    parts = ThreadGroup(3, timeout=100).run(lambda member: convert(replicas[member.rank], member)(x.chunk(3)[member.rank]))
+    assert torch.allclose(torch.cat(parts), net(x), rtol=1e-9, atol=1e-9)
+    assert torch.allclose(replicas[0][1].running_var, net[1].running_var) and replicas[0][1].num_batches_tracked == 1
+
+
+def test_a_subclass_of_pytorch_s_own_sync_batch_norm():
+    torch.manual_seed(0)
+    net, x = nn.Sequential(ActivatedSyncBatchNorm(3)), torch.randn(4, 3, 5, 5)
+    expected = nn.BatchNorm2d(3)(x).relu()
+    for exchanged in (revert(copy.deepcopy(net)), convert(copy.deepcopy(net), Group()), revert(convert(copy.deepcopy(net), Group())),
+                      pickle.loads(pickle.dumps(revert(copy.deepcopy(net))))):
+        assert torch.allclose(exchanged.train()(x), expected, atol=1e-6) and isinstance(exchanged[0], ActivatedSyncBatchNorm)
+        assert revert(exchanged)[0].train() is exchanged[0] or type(exchanged[0]) is not SyncBatchNorm
+
+
+def test_what_cannot_be_exchanged_is_refused_by_name():
+    net = convert(nn.Sequential(Handmade(3)), Group())
+    with pytest.raises(LockstepError, match="0 is a Handmade, whose forward does not call"):
+        net(torch.randn(2, 3, 4, 4))
+    assert net.eval()(torch.randn(2, 3, 4, 4)).shape == (2, 3, 4, 4)
+    with pytest.raises(LockstepError, match="0, a LazyBatchNorm2d, does not know its channels yet"):
+        convert(nn.Sequential(nn.LazyBatchNorm2d()), Group())
+    patched = nn.Sequential(nn.BatchNorm2d(3))
+    patched[0].forward = lambda x: x
+    with pytest.raises(LockstepError, match="0, a BatchNorm2d, has a forward that was put into this one layer"):
+        ghost(patched, 2)
+    named = nn.Sequential(nn.BatchNorm2d(3))
+    named[0].group = "of somebody else"
+    with pytest.raises(LockstepError, match="0, a BatchNorm2d, has 'group' of its own"):
+        convert(named, Group())
+
+
+def test_hooks_stay():
+    net = nn.Sequential(nn.BatchNorm2d(3))
+    seen = []
+    net[0].register_forward_hook(lambda layer, inputs, output: seen.append(type(layer)))
+    x = torch.randn(2, 3, 4, 4)
+    convert(net, Group())(x), revert(net)(x)
+    assert seen == [SyncBatchNorm, nn.BatchNorm2d]
+
+
+@pytest.mark.parametrize("name", ["test_efficientnet", "mobilenetv3_small_050"])
+def test_timm_s_networks(name):
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    net, x = timm.create_model(name, num_classes=5, drop_rate=0.0).double(), torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    for exchange in EXCHANGES.values():
+        assert_alike(results(exchange(copy.deepcopy(net)), x), results(net, x))
 
 
 @pytest.mark.parametrize("images, slices", [(8, 4), (7, 3), (6, 1), (5, 4)])

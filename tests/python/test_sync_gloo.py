@@ -76,3 +76,13 @@ def test_what_goes_wrong_is_named_on_all_other_ranks(case, guilty, message, tmp_
 def test_without_torch_distributed_it_says_what_to_do():
     with pytest.raises(GroupError, match="init_process_group"):
         ProcessGroup()
+
+
+def test_a_network_is_converted_before_its_processes_begin(tmp_path):
+    done = subprocess.run([sys.executable, "-B", RANK.with_name("spawned_ranks.py"), tmp_path], capture_output=True, text=True,
+                          timeout=280)
+    assert done.returncode == 0, done.stderr
+    options = {"weights_only": False} if torch.__version__ >= "2" else {}
+    assert_ranks_are_whole([torch.load(tmp_path / f"{rank}.pt", **options) for rank in range(2)], [2, 3])
+    assert (tmp_path / "0.said").read_text() == "trained"  # alone in its group
+    assert "rank 1 of 2, and not in the process group that it was given" in (tmp_path / "1.said").read_text()

@@ -199,3 +199,35 @@ def test_run_raises_the_cause_and_not_its_consequences():
     for _ in range(20):
         with pytest.raises(KeyError, match="cause"):
             ThreadGroup(4, timeout=5).run(work)
+
+
+def test_backward_after_run_is_told_where_it_belongs():
+    outputs = ThreadGroup(2, timeout=5).run(lambda member: two_layers(member)[0](torch.randn(2, 3, 4, 4, requires_grad=True)))
+    with pytest.raises(GroupError, match=r"backward of 2, and run\(\) has ended: call backward in the function that run\(\) calls"):
+        torch.cat(outputs).sum().backward()
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_an_interrupt_ends_the_ranks(meets):
+    """Where they meet, and where they compute."""
+    began, steps = threading.Barrier(3), [0, 0]
+
+    def work(member):
+        net, x = two_layers(member)
+        began.wait(60)
+        while True:
+            if meets:
+                net(x)
+            steps[member.rank] += 1
+            time.sleep(0.001)
+
+    def interrupt():
+        began.wait(60)
+        import _thread
+        _thread.interrupt_main()
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        ThreadGroup(2, timeout=60).run(work)
+    after = list(steps)
+    time.sleep(0.05)
+    assert steps == after and not any(thread.name.startswith("rank ") and thread.is_alive() for thread in threading.enumerate())

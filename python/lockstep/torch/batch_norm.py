@@ -1,13 +1,16 @@
-"""BatchNorm over the batches of all ranks, and over slices of one batch."""
-from typing import Any, Callable, Optional, Tuple, Type
+"""BatchNorm over the batches of all ranks, and over slices of one batch, in the place of other BatchNorm layers."""
+from typing import Any, Dict, Optional, Tuple, Type
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .groups import Call, Group
-from .moments import dims_of_values, local_moments, merge_moments, shape_of_channels
+from ..errors import LockstepError
+from .calls import BatchNormCall, BatchNormCalls
+from .groups import Group
+from .process_group import AnyGroup, group_of
+from .synchronized import synchronized
 
 
 class BatchNormNd(_BatchNorm):
@@ -20,7 +23,8 @@ class BatchNormNd(_BatchNorm):
 
 
 class ReplacingBatchNorm(BatchNormNd):
-    """A BatchNorm that stands in for another. `replaced`: what revert() makes of it."""
+    """A BatchNorm that stands in for another, and computes what that does, but for its calls of functional.batch_norm in
+    training. `replaced`: what revert() makes of it."""
 
     replaced: Type[_BatchNorm] = BatchNormNd
     name = ""
@@ -29,6 +33,23 @@ class ReplacingBatchNorm(BatchNormNd):
     def label(self) -> str:
         """The layer in messages."""
         return self.name or f"a {type(self).__name__} of {self.num_features} channels"
+
+    def forward(self, input: Tensor, *others: Any, **named: Any) -> Tensor:
+        """As the layer that it stands in for. Raises LockstepError where that has no such call in training."""
+        with BatchNormCalls(self._answer) as calls:
+            output: Tensor = super().forward(input, *others, **named)
+        if self.training and calls.count == 0:
+            raise LockstepError(f"{self.label} is a {self.replaced.__name__}, whose forward does not call "
+                                f"torch.nn.functional.batch_norm: its statistics are out of reach. Leave it out: convert the "
+                                f"other parts of the model, each by itself")
+        return output
+
+    def normalised(self, call: BatchNormCall) -> Tensor:
+        """The answer to a call in training."""
+        raise NotImplementedError
+
+    def _answer(self, call: BatchNormCall) -> Tensor:
+        return self.normalised(call) if self.training and call.training else call.plain()
 
 
 class SyncBatchNorm(ReplacingBatchNorm):
@@ -40,87 +61,30 @@ class SyncBatchNorm(ReplacingBatchNorm):
     torch.nn.SyncBatchNorm: add them over ranks, or take their mean as DistributedDataParallel does. In evaluation ranks do
     not meet.
 
-    group: the ranks; None: this one alone. name: of the layer, in messages.
+    group or process_group: the ranks, a Group or a group of torch.distributed; None: all processes of torch.distributed, which are
+    looked for when it first trains. `Group()` is one rank alone. name: of the layer, in messages.
     Raises ValueError on all ranks where they have one value per channel together, and GroupError (see Group).
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: Optional[float] = 0.1, affine: bool = True,
-                 track_running_stats: bool = True, group: Optional[Group] = None, name: str = ""):
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)
-        self.group = group or Group()
+                 track_running_stats: bool = True, process_group: AnyGroup = None, device: Any = None, dtype: Any = None,
+                 *, group: AnyGroup = None, name: str = ""):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        self.group: Group = group_of(process_group if group is None else group)
         self.name = name
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalises `input` [N, C, ...]."""
-        self._check_input_dim(input)
-        if not self.training:
-            return super().forward(input)
-        packed = local_moments(input)
-        count, mean, m2 = merge_moments(self.group.all_show(Call(self.label, "forward", packed.numel()), packed))
-        if count == 1:
-            raise ValueError(f"{self.label}: batch statistics need more than one value per channel, and all ranks together "
-                             f"have 1; use a larger batch or images")
-        if count > 0:
-            self._track(count, mean, m2)
-        invstd = (m2 / max(count, 1) + self.eps).rsqrt()
+    @property
+    def process_group(self) -> Any:
+        """The group of torch.distributed; None where it is that of all processes, or none. It may be set."""
+        return getattr(self.group, "process_group", None)
 
-        def exchange(sums: Tensor) -> Tensor:
-            return self.group.all_show(Call(self.label, "backward", sums.numel()), sums)
+    @process_group.setter
+    def process_group(self, group: AnyGroup) -> None:
+        self.group = group_of(group)
 
-        output: Tensor = _Normalize.apply(input, self.weight, self.bias, mean, invstd, count, exchange)
-        return output
-
-    def _track(self, count: int, mean: Tensor, m2: Tensor) -> None:
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
-            return
-        with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-            self.running_var.lerp_((m2 / (count - 1)).to(self.running_var.dtype), share)
-
-
-class _Normalize(torch.autograd.Function):
-    """y = weight (x - mean) invstd + bias, whose mean and invstd are functions of all ranks' x.
-
-    With n the global count, dy the gradient of y and c = x - mean:
-      dx = weight invstd (dy - sum(dy) / n - c invstd^2 sum(dy c) / n)    sums over all ranks
-      dweight = sum(dy c) invstd, dbias = sum(dy)                         sums of this rank
-    (Ioffe and Szegedy 2015, section 3; in this form as in torch.batch_norm_backward_reduce.)
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], mean: Tensor, invstd: Tensor,
-                count: int, exchange: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.save_for_backward(x, weight, mean, invstd)
-        ctx.count, ctx.exchange = count, exchange
-        scale = invstd if weight is None else invstd * weight.double()
-        output = _centred(x, mean) * _over(x, scale)
-        if bias is not None:
-            output = output + _over(x, bias)
-        return output.to(x.dtype)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
-    def backward(ctx: Any, *gradients: Tensor) -> Tuple[Optional[Tensor], ...]:
-        (dy,) = gradients
-        x, weight, mean, invstd = ctx.saved_tensors
-        dy = dy.to(_precision(x))
-        centred = _centred(x, mean)
-        channels = x.shape[1]
-        own = torch.cat([dy.double().sum(dims_of_values(x)), (dy * centred).double().sum(dims_of_values(x))])
-        dx = None
-        if ctx.needs_input_grad[0]:
-            total = torch.zeros_like(own)
-            for sums in ctx.exchange(own):  # in the order of the ranks
-                total = total + sums
-            share = total / max(ctx.count, 1)
-            scale = invstd if weight is None else invstd * weight.double()
-            dx = dy - _over(x, share[:channels]) - centred * _over(x, invstd.square() * share[channels:])
-            dx = (dx * _over(x, scale)).to(x.dtype)
-        dweight = (own[channels:] * invstd).to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
-        dbias = own[:channels].to(x.dtype if weight is None else weight.dtype) if ctx.needs_input_grad[2] else None
-        return dx, dweight, dbias, None, None, None, None
+    def normalised(self, call: BatchNormCall) -> Tensor:
+        """See ReplacingBatchNorm."""
+        return synchronized(call, self.group, self.label)
 
 
 class GhostBatchNorm(ReplacingBatchNorm):
@@ -133,28 +97,53 @@ class GhostBatchNorm(ReplacingBatchNorm):
 
     slices = 1
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalises `input` [N, C, ...]."""
-        self._check_input_dim(input)
-        if not self.training:
-            return super().forward(input)
-        first, *others = input.chunk(self.slices)
+    def normalised(self, call: BatchNormCall) -> Tensor:
+        """See ReplacingBatchNorm."""
+        first, *others = call.input.chunk(self.slices)
         try:
-            return torch.cat([super().forward(first),
-                              *(functional.batch_norm(part, None, None, self.weight, self.bias, True, 0.0, self.eps)
-                                for part in others)])
+            parts = [functional.batch_norm(first, call.running_mean, call.running_var, call.weight, call.bias, True,
+                                           call.momentum, call.eps),
+                     *(functional.batch_norm(part, None, None, call.weight, call.bias, True, 0.0, call.eps)
+                       for part in others)]
         except ValueError as error:
-            raise ValueError(f"{self.label}: {self.slices} slices of {list(input.shape)}: {error}; use fewer slices") from error
+            raise ValueError(f"{self.label}: {self.slices} slices of {list(call.input.shape)}: {error}; use fewer slices"
+                             ) from error
+        return torch.cat(parts) if others else parts[0]
 
 
-def _precision(x: Tensor) -> torch.dtype:
-    """What is computed in: half precision is not enough."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNormNd)
 
 
-def _over(x: Tensor, of_channels: Tensor) -> Tensor:
-    return of_channels.to(_precision(x)).view(shape_of_channels(x))
+_made: Dict[Tuple[type, type], Type[_BatchNorm]] = {}
 
 
-def _centred(x: Tensor, mean: Tensor) -> Tensor:
-    return x.to(_precision(x)) - _over(x, mean)
+def kind_of(role: Type[BatchNormNd], old: Type[_BatchNorm]) -> Type[_BatchNorm]:
+    """`role` for layers of the class `old`: one of PyTorch's own is replaced, any other keeps its forward and all it has."""
+    if old in PLAIN:
+        return role
+    if (role, old) not in _made:
+        _made[role, old] = _both(role, old)
+    return _made[role, old]
+
+
+def _both(role: Type[BatchNormNd], old: Type[_BatchNorm]) -> Type[_BatchNorm]:
+    inner = (_WithoutRanks,) if issubclass(old, nn.SyncBatchNorm) else ()
+
+    def by_parts(self: Any, protocol: Any) -> Tuple[Any, ...]:  # no module has the class that is made here
+        return _empty, (role, old), object.__reduce_ex__(self, 2)[2]
+
+    return type(f"{role.__name__}Of{old.__name__}", (role, old, *inner), {"__module__": __name__, "__reduce_ex__": by_parts})
+
+
+class _WithoutRanks(nn.SyncBatchNorm):
+    """What the forward of a subclass of torch.nn.SyncBatchNorm finds in that one's place."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return _BatchNorm.forward(self, input)
+
+
+def _empty(role: Type[BatchNormNd], old: Type[_BatchNorm]) -> _BatchNorm:
+    """A layer that copies and files are put into."""
+    kind = kind_of(role, old)
+    layer: _BatchNorm = kind.__new__(kind)
+    return layer

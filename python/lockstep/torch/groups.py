@@ -2,6 +2,7 @@
 
 The rule: whatever goes wrong on one rank is an error on all of them, which names the rank and the layer. Nothing hangs.
 """
+import ctypes
 import threading
 import time
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ class GroupError(LockstepError):
     def __init__(self, message: str, rank: int):
         super().__init__(message)
         self.rank = rank
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return type(self), (str(self), self.rank)
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,21 @@ class Group:
     def __deepcopy__(self, memo: Dict[int, Any]) -> "Group":
         return self  # a copy of a layer meets the same ranks
 
-    def __reduce__(self) -> Tuple[Type["Group"], Tuple[()]]:
-        return Group, ()  # connections and locks are this process's: a layer that is loaded from a file is alone
+
+
+class LostGroup(Group):
+    """What a file has of ranks that were in another process, and that nobody can find again."""
+
+    def __init__(self, ranks: str):
+        self.ranks = ranks
+
+    def all_show(self, call: Call, values: Tensor) -> Tensor:
+        """Raises GroupError."""
+        raise GroupError(f"{call.layer} was loaded or copied from another process, and its ranks {self.ranks}: give it ranks "
+                         f"again by convert(model, group), or make it plain by revert(model)", 0)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return LostGroup, (self.ranks,)
 
 
 def disagreement(calls: Sequence[Call]) -> Optional[Tuple[int, str]]:
@@ -93,6 +110,7 @@ class ThreadGroup:
         self._shown = torch.empty(0)
         self._meetings = 0
         self._failure: Optional[GroupError] = None
+        self._over = False
 
     def member(self, rank: int) -> "ThreadMember":
         """The group as `rank` sees it; used by the thread of that rank. As a context manager it tells the others when the
@@ -119,8 +137,13 @@ class ThreadGroup:
         threads = [threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(self.size)]
         for thread in threads:
             thread.start()
-        while not errors and any(thread.is_alive() for thread in threads):
-            time.sleep(0.001)
+        try:
+            while not errors and any(thread.is_alive() for thread in threads):
+                time.sleep(0.001)
+        except BaseException as error:  # Ctrl-C reaches the main thread alone
+            self._stop(threads, type(error))
+            raise
+        self._over = True
         if errors:
             deadline = time.monotonic() + self.timeout  # what is not in a layer need not notice
             for thread in threads:
@@ -128,6 +151,17 @@ class ThreadGroup:
             first = self._failure.rank if self._failure else -1
             raise errors.get(first, next(iter(errors.values())))
         return results
+
+    def _stop(self, threads: List[threading.Thread], kind: Type[BaseException]) -> None:
+        """Ends the threads: where they meet, and else where they next run Python."""
+        with self._condition:
+            self._fail(-1, f"the training was stopped ({kind.__name__})")
+        for thread in threads:
+            if thread.ident is not None and thread.is_alive():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(kind))
+        deadline = time.monotonic() + self.timeout
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def fail(self, rank: int, error: BaseException) -> None:
         """Makes `error` of `rank` an error on all ranks, unless there is one already."""
@@ -143,6 +177,9 @@ class ThreadGroup:
     def all_show(self, rank: int, call: Call, values: Tensor) -> Tensor:
         """As Group.all_show, for `rank`."""
         with self._condition:
+            if self._over and call.phase == "backward":
+                raise GroupError(f"rank {rank} is in the {call}, and run() has ended: call backward in the function that run() "
+                                 f"calls, where the other ranks come to it, too", rank)
             if self._failure is None:
                 self._posts[rank] = (call, values)
                 self._last[rank] = call
@@ -196,6 +233,9 @@ class ThreadMember(Group):
     def all_show(self, call: Call, values: Tensor) -> Tensor:
         """See Group.all_show."""
         return self.group.all_show(self.rank, call, values)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return LostGroup, ("were threads of that process",)
 
     def __enter__(self) -> "ThreadMember":
         return self

@@ -5,24 +5,23 @@ values back. They talk by TCP connections of their own, because a collective of 
 connection names the rank at once, and an error reaches all ranks before anybody leaves. torch.distributed is used once, to
 tell the workers where the master listens.
 """
-import json
+import os
 import select
 import socket
-import struct
 import threading
 import time
 from types import TracebackType
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .connections import prepared, receive, send
 from .greeting import accept_ranks, new_passwords, own_addresses, reach_master
-from .groups import STALL_TIMEOUT, Call, Group, GroupError, disagreement, where
+from .groups import STALL_TIMEOUT, Call, Group, GroupError, LostGroup, disagreement, where
 
 _LINGER = 10.0  # seconds that the master waits for workers to read of a failure
-_LENGTHS = struct.Struct("<II")
 
 
 class ProcessGroup(Group):
@@ -36,9 +35,12 @@ class ProcessGroup(Group):
         if not (distributed.is_available() and distributed.is_initialized()):
             raise GroupError("a ProcessGroup needs torch.distributed: call torch.distributed.init_process_group(\"gloo\") "
                              "first", 0)
-        self.rank = distributed.get_rank(group)
+        self.process_group = group
+        self.rank = _rank_in(group)
         self.size = distributed.get_world_size(group)
         self.timeout = timeout
+        self._process = os.getpid()
+        self._closed = False
         self._failure: Optional[GroupError] = None
         self._last: Dict[int, Call] = {}
         self._sockets: Dict[int, socket.socket] = {}  # the master's by rank, a worker's to rank 0
@@ -52,12 +54,11 @@ class ProcessGroup(Group):
         else:
             self._sockets = {0: reach_master(addresses, port, self.rank, passwords, timeout)}
         for each in self._sockets.values():
-            _prepare(each)
+            prepared(each)
 
     def all_show(self, call: Call, values: Tensor) -> Tensor:
         """See Group.all_show. The values travel by the CPU's memory."""
-        if self._failure is not None:
-            raise GroupError(str(self._failure), self._failure.rank)
+        self._expect_usable()
         payload = values.detach().cpu().numpy().astype("<f8").tobytes()
         try:
             shown = self._gather(call, payload) if self.rank == 0 else self._ask(call, payload)
@@ -70,9 +71,18 @@ class ProcessGroup(Group):
 
     def close(self) -> None:
         """Leaves the group: ranks that go on get an error. The end of the process does the same."""
+        self._closed = True
         for each in self._sockets.values():
             each.close()
         self._sockets.clear()
+
+    @property
+    def usable(self) -> bool:
+        """Whether ranks can go on to meet in it, in this process."""
+        return not self._closed and self._failure is None and self._process == os.getpid()
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Processes(self.process_group, self.timeout).__reduce__()
 
     def __enter__(self) -> "ProcessGroup":
         return self
@@ -107,14 +117,14 @@ class ProcessGroup(Group):
         shown = b"".join(payloads[rank] for rank in range(self.size))
         for rank, connection in self._sockets.items():
             try:
-                _send(connection, {}, shown)
+                send(connection, {}, shown)
             except OSError:
                 raise self._gone(rank, call) from None
         return shown
 
     def _take(self, rank: int, connection: socket.socket, call: Call) -> Tuple[Call, bytes]:
         try:
-            header, payload = _receive(connection)
+            header, payload = receive(connection)
         except (OSError, ValueError):
             raise self._gone(rank, call) from None
         if "failure" in header:
@@ -130,8 +140,8 @@ class ProcessGroup(Group):
         try:
             # What is there before a question is news of a failure.
             if not select.select([connection], [], [], 0)[0]:
-                _send(connection, {"layer": call.layer, "phase": call.phase, "values": call.values}, payload)
-            header, shown = _receive(connection)
+                send(connection, {"layer": call.layer, "phase": call.phase, "values": call.values}, payload)
+            header, shown = receive(connection)
         except socket.timeout:
             raise GroupError(f"rank 0 has not answered rank {self.rank} in the {call} for {1.5 * self.timeout + 1:g} s", 0
                              ) from None
@@ -142,6 +152,16 @@ class ProcessGroup(Group):
         return shown
 
     # --- both ---
+
+    def _expect_usable(self) -> None:
+        if self._failure is not None:
+            raise GroupError(str(self._failure), self._failure.rank)
+        if self._process != os.getpid():
+            raise GroupError(f"rank {self.rank} is process {self._process}, and this is process {os.getpid()}, which was forked "
+                             f"from it: start processes by torch.multiprocessing.spawn or torchrun, and let each call "
+                             f"init_process_group", self.rank)
+        if self._closed:
+            raise GroupError(f"rank {self.rank} has closed its group; make another ProcessGroup() on all ranks", self.rank)
 
     def _gone(self, rank: int, call: Call) -> GroupError:
         return GroupError(f"rank {rank} has left (its process ended, or it closed its group) before the {call} on rank "
@@ -154,7 +174,7 @@ class ProcessGroup(Group):
         self._sockets.clear()
         for connection in sockets:
             try:
-                _send(connection, {"failure": str(failure), "rank": failure.rank}, b"")
+                send(connection, {"failure": str(failure), "rank": failure.rank}, b"")
             except OSError:
                 pass
         # A connection that is closed with unread data loses what was sent last. So this outlives the error, for a while.
@@ -174,29 +194,60 @@ def _close_when_read(sockets: List[socket.socket], linger: bool) -> None:
         connection.close()
 
 
-def _prepare(connection: socket.socket) -> None:
-    connection.settimeout(None)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+def _rank_in(group: Any) -> int:
+    """This process's rank in a group of torch.distributed. Raises GroupError where it has none."""
+    distributed = torch.distributed
+    outside = distributed.GroupMember.NON_GROUP_MEMBER
+    rank = -1 if group is outside or group == outside else int(distributed.get_rank(group))
+    if rank < 0:
+        own = distributed.get_rank()
+        raise GroupError(f"this process is rank {own} of {distributed.get_world_size()}, and not in the process group that it "
+                         f"was given: it cannot train with it", own)
+    return rank
 
 
-def _send(connection: socket.socket, header: Dict[str, Any], payload: bytes) -> None:
-    text = json.dumps(header).encode()
-    connection.sendall(_LENGTHS.pack(len(text), len(payload)) + text + payload)
+class Processes(Group):
+    """The ranks of a group of torch.distributed (None: all processes), looked for when they first meet. So a layer can be
+    made, saved and handed to a process before that has called init_process_group."""
+
+    _found: Dict[Any, ProcessGroup] = {}  # one for all layers of a process
+    _lock = threading.Lock()
+
+    def __init__(self, process_group: Any = None, timeout: float = STALL_TIMEOUT):
+        self.process_group = process_group
+        self.timeout = timeout
+
+    @property
+    def can_be_found(self) -> bool:
+        """Whether torch.distributed has been started."""
+        return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+    def found(self) -> ProcessGroup:
+        """Them. Raises GroupError where there is no torch.distributed."""
+        distributed = torch.distributed
+        if not self.can_be_found:
+            raise GroupError("a SyncBatchNorm without ranks trains: call torch.distributed.init_process_group(\"gloo\") before, "
+                             "or name its ranks by convert(model, group); one rank alone is Group()", 0)
+        key = distributed.group.WORLD if self.process_group is None else self.process_group
+        with self._lock:
+            there = self._found.get(key)
+            if there is None or there._closed or there._process != os.getpid():
+                there = self._found[key] = ProcessGroup(self.process_group, self.timeout)
+            return there
+
+    def all_show(self, call: Call, values: Tensor) -> Tensor:
+        """See Group.all_show."""
+        return self.found().all_show(call, values)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        if self.process_group is None:
+            return Processes, (None, self.timeout)
+        return LostGroup, ("were some of the processes of torch.distributed",)
 
 
-def _receive(connection: socket.socket) -> Tuple[Dict[str, Any], bytes]:
-    """Raises OSError where the connection ends, ValueError for what is no message."""
-    lengths = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
-    header: Dict[str, Any] = json.loads(_exactly(connection, lengths[0]))
-    return header, _exactly(connection, lengths[1])
+AnyGroup = Union[Group, None, Any]  # the last: a group of torch.distributed
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    received = bytearray()
-    while len(received) < count:
-        part = connection.recv(count - len(received))
-        if not part:
-            raise ConnectionError("the connection has ended")
-        received += part
-    return bytes(received)
+def group_of(group: AnyGroup) -> Group:
+    """A Group as it is, and one of torch.distributed as its ranks; None: all processes."""
+    return group if isinstance(group, Group) else Processes(group)
