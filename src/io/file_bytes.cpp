@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 std::string why_unreadable(const fs::path& path) {
   std::error_code unknown;
-  if (::access(path.c_str(), R_OK) != 0) return std::strerror(errno);
+  if (::access(path.c_str(), R_OK) != 0) return system_text(errno);
   if (fs::is_directory(path, unknown)) return "it is a folder";
   return fs::is_regular_file(path, unknown) ? "" : "it is no plain file";
 }

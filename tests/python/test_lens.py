@@ -12,6 +12,7 @@ from torch import nn  # noqa: E402
 from lockstep import LockstepError, MissingPackageError  # noqa: E402
 from lockstep.torch import LayerNoise, lens  # noqa: E402
 from lockstep.torch.noise import judge  # noqa: E402
+from own_forwards import ActivatedBatchNorm, Handmade  # noqa: E402
 from small_unet import UNet  # noqa: E402
 
 
@@ -162,7 +163,7 @@ def test_one_output_channel_tells_two_classes_apart():
     expected = nn.functional.binary_cross_entropy_with_logits(logits[:, 0, 4:], labels[:, 4:].float())
     assert found.loss == pytest.approx(float(expected), rel=1e-5)
     assert lens(net, [(shifted(8), labels[:, None])], images_per_device=(1,)).loss == found.loss
-    with pytest.raises(LockstepError, match="expected labels 0 and 1 .* got 3; give a loss"):
+    with pytest.raises(LockstepError, match="expected labels 0 and 1 .* got 3; if .* give a loss"):
         lens(net, [(shifted(8), torch.full((8, 16, 16), 3))], images_per_device=(1,))
 
 
@@ -354,3 +355,89 @@ def test_torchvision_s_networks(name):
     first = found.by_images[0].layers[0]
     assert first.layer in ("bn1", "backbone.bn1") and first.values == 32 * 32 and first.missed > 0.2
     assert lens(net, [noise(4, 64)], images_per_device=(1,)).by_images[0].layers[0].missed < 0.01
+
+
+class Functional(nn.Module):
+    """Calls functional.batch_norm by itself."""
+
+    def __init__(self, always):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 1)
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("var", torch.ones(6))
+        self.always = always
+
+    def forward(self, x):
+        weight = self.conv.weight  # standardised by a batch norm of one "image", which is not shared: as timm writes it
+        weight = nn.functional.batch_norm(weight.reshape(1, 6, -1), None, None, training=True).reshape_as(weight)
+        x = nn.functional.conv2d(x, weight)
+        if self.always is not None:
+            x = nn.functional.batch_norm(x, self.mean, self.var, training=self.always or self.training)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_a_batch_norm_that_is_no_layer_is_refused(always):
+    net = Functional(always)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with pytest.raises(LockstepError, match="calls torch.nn.functional.batch_norm by itself, of .2, 6, 14, 14., in training"):
+        lens(net, [noise(8)], images_per_device=(1,))
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items()) and net.training
+    assert not lens(Functional(None), [noise(8)], images_per_device=(1,)).shares_statistics
+
+
+def test_torchscript_is_refused_and_a_compiled_network_is_looked_at():
+    scripted = torch.jit.script(tiny())
+    with pytest.raises(LockstepError, match="the model is TorchScript"):
+        lens(scripted, [noise(8)], images_per_device=(1,))
+    with pytest.raises(LockstepError, match="0 is TorchScript"):
+        lens(nn.Sequential(scripted, nn.Conv2d(4, 2, 1)), [noise(8)], images_per_device=(1,))
+    if not hasattr(torch, "compile"):
+        return
+    net = tiny()
+    expected = lens(net, [noise(8)], images_per_device=(1, 2))
+    assert lens(torch.compile(net), [noise(8)], images_per_device=(1, 2)).to_dict() == expected.to_dict()
+
+
+def test_layers_keep_a_forward_of_their_own():
+    net = nn.Sequential(nn.Conv2d(3, 6, 3), ActivatedBatchNorm(6), nn.Conv2d(6, 4, 1))
+    plain = nn.Sequential(net[0], nn.BatchNorm2d(6), nn.ReLU(), net[2])
+    labels = torch.randint(0, 4, (8, 14, 14), generator=torch.Generator().manual_seed(3))
+    found, expected = (lens(each, [(shifted(8), labels)], images_per_device=(1, 2)) for each in (net, plain))
+    assert found.to_dict() == expected.to_dict() and net[1].num_batches_tracked == 0
+    with pytest.raises(LockstepError, match="1 is a Handmade, whose forward does not call"):
+        lens(nn.Sequential(nn.Conv2d(3, 6, 3), Handmade(6)), [noise(8)], images_per_device=(1,))
+
+
+def test_natural_input():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4))
+    x, y = shifted(8), torch.randint(0, 4, (8, 16, 16), generator=torch.Generator().manual_seed(3))
+    of_y = torch.where(y == 3, 255, y)
+    expected = lens(net, [(x, of_y)], images_per_device=(2,))
+
+    def same(loader, **options):
+        return lens(net, loader, options.pop("images_per_device", (2,)), **options).to_dict() == expected.to_dict()
+    assert same((x, of_y)) and same([(x, of_y)], images_per_device=2) and same((x, of_y[:, None]))
+    assert same((x.numpy(), of_y.numpy().astype("uint8"))) and same((x, of_y.float())) and same((x.double(), of_y))
+    assert same({"img": x, "gt": of_y}) and same([{"a": x, "b": of_y}], batch=lambda batch: (batch["a"], batch["b"]))
+    assert same((x, torch.where(y == 3, -100, y)), ignore_index=-100) and same((x, torch.where(y == 3, -1, y)), ignore_index=-1)
+    one_hot = nn.functional.one_hot(y, 4).movedim(3, 1)
+    assert lens(net, (x, one_hot), (2,)).loss == lens(net, (x, y), (2,)).loss == lens(net, (x, one_hot.float()), (2,)).loss
+    alone = lens(net, x, (2,))
+    assert alone.by_images[0].logit_noise == expected.by_images[0].logit_noise and numpy.isnan(alone.loss)
+    dataset = torch.utils.data.TensorDataset(x, y)
+    assert lens(net, dataset, (2,), images=8).loss == pytest.approx(lens(net, (x, y), (2,)).loss)  # in another order
+    assert lens(net, dataset, (2,), images=4).images == 4
+
+
+@pytest.mark.parametrize("loader, message", [
+    ((torch.zeros(8, 3, 16, 16, dtype=torch.uint8), None), r"floating-point numbers, .* got uint8; write lens\(..., batch="),
+    ((noise(8), torch.full((8, 16, 16), -100)), r"labels 0 to 3 \(255 does not count\), got -100; .* ignore_index=-100"),
+    ((noise(8), torch.zeros(8, 4, 4)), r"expected labels \[8, 16, 16\] for logits \[8, 4, 16, 16\], got \[8, 4, 4\]"),
+    ((noise(8), torch.full((8, 16, 16), 0.5)), "numbers of classes, got fractions"),
+    ([{"picture": noise(8)}], "a dictionary of 'picture'; say which is which"),
+    (3, "a loader, a data set, or images .* got int"), (noise(8)[0, 0, 0], r"got \[16\]; say where they are")])
+def test_other_input_says_what_to_write(loader, message):
+    with pytest.raises(LockstepError, match=message):
+        lens(tiny(), loader, (1,))

@@ -16,9 +16,9 @@ THREADS, GLOO, LENS, CONVERT, READ, GREETING = ("test_sync_threads.py", "test_sy
 WHOLE = "whole_batch"
 FAULTS = {
     "the merge drops the distance of the means": (
-        "torch/moments.py", " + delta.square() * (count * share)", "", THREADS, WHOLE),
-    "the merge counts a rank twice": ("torch/moments.py", "count += added", "count += added + added", THREADS, WHOLE),
-    "an empty rank is merged": ("torch/moments.py", "        if added == 0:\n            continue\n", "", THREADS, WHOLE),
+        "torch/moments.py", " + delta.square() * (self.count * share)", "", THREADS, WHOLE),
+    "the merge counts a rank twice": ("torch/moments.py", "Moments(count, self.mean", "Moments(count + other.count, self.mean", THREADS, WHOLE),
+    "an empty rank is merged": ("torch/moments.py", "        if other.count == 0:\n            return self\n", "", THREADS, WHOLE),
     "two threads are exchanged": ("torch/groups.py", "posts = [self._posts[each] for each in range(self.size)]",
                                   "posts = [self._posts[each ^ 1 if self.size % 2 == 0 else each] for each in range(self.size)]",
                                   THREADS, "order"),
@@ -34,20 +34,28 @@ FAULTS = {
     "whoever answers is the master": ("torch/greeting.py", "connection.complete and secrets.compare_digest(connection.heard, "
                                       "passwords.answer)", "connection.heard", GREETING, "knows_whom"),
     "backward drops the mean of the gradient": (
-        "torch/batch_norm.py", "dx = dy - _over(x, share[:channels]) - centred", "dx = dy - centred", THREADS, WHOLE),
+        "torch/synchronized.py", ".sub_(_over(part, of_mean[chosen]))", "", THREADS, WHOLE),
     "backward drops the gradient of the variance": (
-        "torch/batch_norm.py", " - centred * _over(x, invstd.square() * share[channels:])", "", THREADS, WHOLE),
+        "torch/synchronized.py", "_over(part, -of_variance[chosen])", "0", THREADS, WHOLE),
     "backward divides by this rank's count": (
-        "torch/batch_norm.py", "total / max(ctx.count, 1)", "total / max(x.numel() // channels, 1)", THREADS, WHOLE),
-    "the running variance is biased": ("torch/batch_norm.py", "m2 / (count - 1)", "m2 / count", THREADS, WHOLE),
-    "eps is forgotten": ("torch/batch_norm.py", "(m2 / max(count, 1) + self.eps).rsqrt()", "(m2 / max(count, 1)).rsqrt()",
+        "torch/synchronized.py", "total / max(ctx.count, 1)", "total / max(x.numel() // channels, 1)", THREADS, WHOLE),
+    "the running variance is biased": ("torch/synchronized.py", "found.m2 / (found.count - 1)", "found.m2 / found.count", THREADS,
+                                       WHOLE),
+    "eps is forgotten": ("torch/synchronized.py", "(found.m2 / max(found.count, 1) + call.eps)", "(found.m2 / max(found.count, 1))",
                          THREADS, WHOLE),
     "ranks may be in different layers": ("torch/groups.py", "        if call == calls[0]:\n",
                                          "        if call.values > 0:\n", THREADS, "skips"),
     "who has left is waited for": ("torch/groups.py", "            self._left.append(rank)\n", "", THREADS, "leaves"),
     "the last slice feeds the running statistics": (
-        "torch/batch_norm.py", "first, *others = input.chunk(self.slices)", "*others, first = input.chunk(self.slices)", CONVERT,
-        "ghost"),
+        "torch/batch_norm.py", "first, *others = call.input.chunk(self.slices)", "*others, first = call.input.chunk(self.slices)",
+        CONVERT, "ghost"),
+    "a forward of its own is lost": ("torch/batch_norm.py", "    if old in PLAIN:\n", "    if old:\n", CONVERT, "its_own"),
+    "a layer out of a file trains alone": ("torch/process_group.py", "return Processes, (None, self.timeout)", "return Group, ()",
+                                           CONVERT, "without_ranks"),
+    "hooks are lost": ("torch/convert.py", "    new.__dict__.update(old.__dict__)\n",
+                       "    new.__dict__.update({**old.__dict__, '_forward_hooks': {}})\n", CONVERT, "hooks"),
+    "a batch norm that is no layer is not seen": ("torch/outside.py", "call.training and call.input.shape", "call.input.shape",
+                                                  LENS, "no_layer"),
     "the variance between images is biased": ("torch/noise.py", "var(axis=0, ddof=1)", "var(axis=0)", LENS, "by_hand"),
     "the settled variance is biased": ("torch/noise.py", "each.m2 / max(1, each.count - 1)", "each.m2 / each.count", LENS,
                                        "by_hand"),

@@ -1,5 +1,6 @@
 """Which norm a network that one has in PyTorch needs, and how to evaluate it, by forward passes alone."""
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
+from contextlib import ExitStack
+from typing import Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 import torch
@@ -7,24 +8,28 @@ from torch import Tensor, nn
 
 from ..errors import LockstepError
 from ..table import Array
+from .batches import Split, first_images
 from .diagnosis import Diagnosis, ImagesDiagnosis
 from .noise import ORIGINS, judge, merge_neighbours, noise_of, settled_statistics
+from .outside import expect_modules_of_python, expect_nothing_outside
 from .passes import Loss, Network, Pass, Running
 
 _IMAGES = 64
 
 
-def lens(model: nn.Module, loader: Iterable[Any], images_per_device: Sequence[int] = (1, 2, 4), *, images: Optional[int] = None,
-         global_batch: Optional[int] = None, weights: str = "initial", loss: Optional[Loss] = None,
-         output: Optional[Callable[[Any], Tensor]] = None) -> Diagnosis:
+def lens(model: nn.Module, loader: Any, images_per_device: Union[int, Sequence[int]] = (1, 2, 4), *,
+         images: Optional[int] = None, global_batch: Optional[int] = None, weights: str = "initial", loss: Optional[Loss] = None,
+         output: Optional[Callable[[Any], Tensor]] = None, batch: Optional[Split] = None, ignore_index: Optional[int] = None
+         ) -> Diagnosis:
     """What BatchNorm's statistics of one, two, four ... images miss, layer by layer, what that does to logits and loss, and
     whether to synchronize or to normalise by image: the figures and the rule of `lockstep diagnose`. Nothing is trained. The
     model is left as it was, also its running statistics.
 
-    model: any network with BatchNorm layers; it is run on the device of its first parameter.
+    model: any network with BatchNorm layers; it is run on the device of its first parameter. A compiled one is run as it was
+      before.
     loader: batches of training images [N, C, ...] of one size, alone, or as (images, labels), or as a dictionary with
-      "image" and "label". Shuffle it: neighbours are taken for a device's batch. With labels [N] or [N, H, W] of classes
-      (255 does not count, where it is none of them) the losses are told, too.
+      "image" and "label". Shuffle it: neighbours are taken for a device's batch. One batch does, too, and a map-style data set,
+      whose images are then chosen by chance. With labels [N] or [N, H, W] of classes, or one-hot ones, the losses are told.
     images: how many to look at, at most; default: 64, or twice the most per device. They go forward all together once.
     global_batch: images of a training step on all devices; as many per device need no synchronization.
     weights: where those of the model come from, which a model does not know. "initial": a training begins with them.
@@ -33,32 +38,39 @@ def lens(model: nn.Module, loader: Iterable[Any], images_per_device: Sequence[in
       statistics.
     loss: `loss(logits, labels)`, a mean over images; default: cross-entropy, of one output channel binary cross-entropy.
     output: takes the logits [N, classes, ...] from what the model returns; default: a tensor, "out", `.logits` or the first.
+    batch: takes the images, or (images, labels), from what the loader gives.
+    ignore_index: a label that does not count; default: 255 where it is no class, as the program has it.
 
-    Raises ValueError for numbers and weights other than these. Raises LockstepError where there are fewer than two sets of
-    images, where images differ in size, and where images or logits are not finite or all the same.
+    Raises ValueError for numbers and weights other than these. Raises LockstepError for TorchScript, for a network that takes
+    statistics of several images outside of BatchNorm layers, where there are fewer than two sets of images, where images differ in size, and where images or logits are not finite or all the same.
     """
-    numbers = list(images_per_device)
+    numbers = [images_per_device] if isinstance(images_per_device, int) else list(images_per_device)
     if not numbers or min(numbers) < 1:
         raise ValueError(f"expected numbers of images per device of at least 1, got {numbers}")
     if weights not in ORIGINS:
         raise ValueError(f"expected weights={' or '.join(map(repr, ORIGINS))}, where the model's weights come from, got "
                          f"{weights!r}")
-    parameter = next(model.parameters(), None)
-    inputs, labels = _first_images(loader, images or max(_IMAGES, 2 * max(numbers)),
-                                   parameter.device if parameter is not None else torch.device("cpu"))
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    expect_modules_of_python(model)
+    inputs, labels = first_images(loader, images or max(_IMAGES, 2 * max(numbers)), next(model.parameters(), None), batch)
     if len(inputs) < 2 * max(numbers):
         raise LockstepError(f"a diagnosis of {max(numbers)} images per device compares at least two sets of them, "
                             f"{2 * max(numbers)} images, and there are {len(inputs)}; give more images, or smaller numbers")
     _expect_images_that_differ(inputs)
     modes = {module: module.training for module in model.modules()}
+    compiled = ExitStack()
     try:
-        network = Network(model, inputs, labels, loss, output)
+        if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
+            compiled.enter_context(torch.compiler.set_stance("force_eager"))  # parts of it may be compiled, too
+        network = Network(model, inputs, labels, loss, output, ignore_index)
+        expect_nothing_outside(model, inputs[:2])
         whole = network.forward(len(inputs))
         own = network.forward(1, _without_variance(whole, len(inputs))) if whole.calls and labels is not None else None
         stored = network.forward(1, network.running()) if weights == "trained" and own is not None else None
         by_images = [_diagnose_images(network, whole, own, stored, number, global_batch, weights)
                      for number in numbers if whole.calls]
     finally:
+        compiled.close()
         for module, training in modes.items():
             module.training = training
     called = {name for name, _, _ in whole.calls}
@@ -135,39 +147,3 @@ def _expect_images_that_differ(images: Tensor) -> None:
                             f"normalises")
     if (images == images[0]).all():
         raise LockstepError(f"expected images that differ, got {len(images)} times the same; look at what the loader gives")
-
-
-def _first_images(loader: Iterable[Any], count: int, device: torch.device) -> Tuple[Tensor, Optional[Tensor]]:
-    images: List[Tensor] = []
-    labels: List[Optional[Tensor]] = []
-    for batch in loader:
-        image, label = _parts(batch)
-        if images and image.shape[1:] != images[0].shape[1:]:
-            raise LockstepError(f"expected images of one size, got {list(images[0].shape[1:])} and {list(image.shape[1:])}; "
-                                f"crop or resize them in the data set")
-        images.append(image)
-        labels.append(label)
-        if sum(len(each) for each in images) >= count:
-            break
-    if not images:
-        raise LockstepError("expected batches of images from the loader, and it has none")
-    together = torch.cat(images)[:count].to(device)
-    targets = [label for label in labels if label is not None]
-    if len(targets) < len(images):
-        return together, None
-    return together, torch.cat(targets)[:count].to(device)
-
-
-def _parts(batch: Any) -> Tuple[Tensor, Optional[Tensor]]:
-    """Images and labels of what a loader gives."""
-    image: Any = batch
-    label: Any = None
-    if isinstance(batch, (tuple, list)):
-        image, label = batch[0], batch[1] if len(batch) > 1 else None
-    elif isinstance(batch, Mapping):
-        image = next((batch[name] for name in ("image", "images", "pixel_values", "input") if name in batch), None)
-        label = next((batch[name] for name in ("label", "labels", "mask", "target") if name in batch), None)
-    if not isinstance(image, Tensor) or image.dim() < 2:
-        raise LockstepError(f"expected batches of images [N, C, ...], alone or as (images, labels), got "
-                            f"{type(batch).__name__}; map your loader's batches to such pairs")
-    return image, label if isinstance(label, Tensor) and len(label) == len(image) else None

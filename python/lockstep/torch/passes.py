@@ -1,6 +1,7 @@
 """Forward passes of a network whose BatchNorm layers normalise as a training or an evaluation would, and tell what they saw."""
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
@@ -11,12 +12,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import LockstepError
 from ..table import Array
+from .batches import class_labels
+from .calls import BatchNormCall, BatchNormCalls
 from .noise import ImageMoments
+
+_IGNORED = 255  # a label that does not count, as data.ignore_index of the program
 
 Loss = Callable[[Any, Any], Tensor]
 Running = Mapping[str, Tuple[Array, Array]]
-
-IGNORED = 255  # a label that does not count, as data.ignore_index of the program
 
 
 @dataclass
@@ -40,12 +43,13 @@ class Network:
     training."""
 
     def __init__(self, model: nn.Module, images: Tensor, labels: Optional[Tensor], loss: Optional[Loss],
-                 output: Optional[Callable[[Any], Tensor]]):
+                 output: Optional[Callable[[Any], Tensor]], ignored: Optional[int]):
         self.model = model
         self.images = images
         self.labels = labels
         self.loss = loss
         self.output = output or _logits
+        self.ignored = ignored
         model.train()  # a model may keep layers frozen, by a train() of its own
         self.layers = {name: module for name, module in model.named_modules()
                        if isinstance(module, _BatchNorm) and module.training}
@@ -77,25 +81,16 @@ class Network:
         """A sum and what it is to be divided by: labels, or with a loss of the user's own images."""
         if self.loss is not None:
             return float(self.loss(output, labels)) * len(labels), float(len(labels))
-        labels = labels.long()
+        no_class = _IGNORED if output.shape[1] <= _IGNORED else -1
+        ignored = no_class if self.ignored is None else self.ignored
+        classes = class_labels(labels, output, ignored)
+        counts = classes != ignored
         if output.shape[1] == 1:
-            return _binary_loss(output.double().squeeze(1), labels)
-        ignored = IGNORED if output.shape[1] <= IGNORED else -1  # of more classes it is one
-        summed = functional.cross_entropy(output.double(), labels, ignore_index=ignored, reduction="sum")
-        return float(summed), float((labels != ignored).sum())
-
-
-def _binary_loss(logits: Tensor, labels: Tensor) -> Tuple[float, float]:
-    """As Network._loss, of the one logit that two classes need."""
-    labels = labels.reshape(logits.shape)
-    counts = labels != IGNORED
-    logits, labels = logits[counts], labels[counts]
-    others = labels[(labels != 0) & (labels != 1)]
-    if len(others):
-        raise LockstepError(f"expected labels 0 and 1 for a model of one output channel ({IGNORED} does not count), got "
-                            f"{int(others[0])}; give a loss of your own by lens(..., loss=...), or images alone")
-    summed = functional.binary_cross_entropy_with_logits(logits, labels.double(), reduction="sum")
-    return float(summed), float(len(labels))
+            summed = functional.binary_cross_entropy_with_logits(output.double()[:, 0][counts], classes[counts].double(),
+                                                                 reduction="sum")
+        else:
+            summed = functional.cross_entropy(output.double(), classes, ignore_index=ignored, reduction="sum")
+        return float(summed), float(counts.sum())
 
 
 def _logits(output: Any) -> Tensor:
@@ -117,15 +112,27 @@ def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running]) -> Iter
     """While it lasts, these layers normalise as said, and leave their running statistics alone."""
     seen = _Seen()
 
-    def forward_of(name: str, layer: _BatchNorm) -> Callable[[Tensor], Tensor]:
-        def forward(x: Tensor) -> Tensor:
+    def forward_of(name: str, layer: _BatchNorm) -> Callable[..., Tensor]:
+        # PyTorch's own does not run on a CPU.
+        whole = partial(_BatchNorm.forward, layer) if type(layer) is nn.SyncBatchNorm else layer.forward
+
+        def answer(call: BatchNormCall) -> Tensor:
+            x = call.input
             if running is not None and name in running:
                 mean, var = (torch.from_numpy(each).to(x) for each in running[name])
-                return functional.batch_norm(x, mean, var, layer.weight, layer.bias, False, 0.0, layer.eps)
+                return functional.batch_norm(x, mean, var, call.weight, call.bias, False, 0.0, call.eps)
             seen.names.append(name)
-            seen.eps.append(layer.eps)
+            seen.eps.append(call.eps)
             seen.moments.append(_moments_by_image(x))
-            return functional.batch_norm(x, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
+            return functional.batch_norm(x, None, None, call.weight, call.bias, True, 0.0, call.eps)
+
+        def forward(*inputs: Any, **named: Any) -> Tensor:
+            with BatchNormCalls(answer) as calls:
+                output: Tensor = whole(*inputs, **named)
+            if calls.count == 0:
+                raise LockstepError(f"{name or 'the model'} is a {type(layer).__name__}, whose forward does not call "
+                                    f"torch.nn.functional.batch_norm: the lens cannot see its statistics")
+            return output
         return forward
 
     own = {name: layer.__dict__.get("forward") for name, layer in layers.items()}  # of somebody else who does the same
