@@ -1,5 +1,7 @@
 """The program `lockstep`: where it is, and how it is run."""
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -7,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from pathlib import Path
-from typing import IO, Callable, Deque, List, Optional, Union
+from typing import IO, Callable, Deque, List, Match, Optional, Union
 
 from .errors import ProgramNotFoundError, error_for
 
@@ -16,6 +18,7 @@ Progress = Union[bool, Callable[[str], None]]
 VARIABLE = "LOCKSTEP_PROGRAM"
 _TAIL_LINES = 20
 _ERROR = "lockstep: error: "
+_INTERRUPTED = 130
 
 
 def bundled_program() -> Path:
@@ -110,14 +113,31 @@ def _follow(stream: IO[str], tail: Deque[str], progress: Progress) -> None:
         if callable(progress):
             progress(line)
         elif progress:
-            print(line, file=sys.stderr, flush=True)
+            # A notebook shows what goes to stderr as an error.
+            print(line, file=sys.stdout if "ipykernel" in sys.modules else sys.stderr, flush=True)
 
 
 def _message(exit_code: int, tail: Deque[str]) -> str:
-    """What the program said of its failure: its error, else its last lines."""
-    errors = [line[len(_ERROR):] for line in tail if line.startswith(_ERROR)]
+    """What the program said of its failure, in words of Python: its error, else its last lines."""
+    if exit_code == _INTERRUPTED:
+        return "stopped; what was done is saved: the same call goes on with a comparison, resume=True with a training"
+    errors = [_in_python(line[len(_ERROR):]) for line in tail if line.startswith(_ERROR)]
     said: Optional[str] = "\n".join(errors or tail) or None
     if exit_code < 0:
         ended = f"the program was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
         return f"{ended}; its last lines:\n{said}" if said else ended
     return said or f"the program ended with exit code {exit_code} and said nothing"
+
+
+def _in_python(message: str) -> str:
+    """Options of the command line as the arguments of train() and compare() that they stand for."""
+    def setting(found: Match[str]) -> str:
+        value = found.group(2)
+        shown = value if re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", value) else json.dumps(value)
+        return f'settings={{"{found.group(1)}": {shown}}}'
+
+    message = re.sub(r"(?<!\S)-s ([\w.]+)=([^\s,;:)]*[^\s,;:).])", setting, message)
+    message = re.sub(r"--resume( auto)?(?![-\w])", "resume=True", message)
+    message = re.sub(r"--(modes|seeds|images-per-device|init)(?![-\w])", lambda found: found.group(1).replace("-", "_"), message)
+    return re.sub(r"(?<!\S)-([ods])(?![-\w])", lambda found: {"o": "output=", "d": "devices=", "s": "settings="}[found.group(1)],
+                  message)

@@ -32,13 +32,13 @@ def read_safetensors(file: Path) -> Tuple[Dict[str, Array], Dict[str, str]]:
     try:
         header = json.loads(data[8:8 + length])
         metadata = header.pop("__metadata__", {})
-        tensors = {name: _tensor(file, name, header[name], data[8 + length:]) for name in sorted(header)}
+        tensors = {name: _tensor(file, name, header[name], memoryview(data)[8 + length:]) for name in sorted(header)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{file}: its header is no safetensors header: {error}") from error
     return tensors, metadata
 
 
-def _tensor(file: Path, name: str, entry: Dict[str, Any], data: bytes) -> Array:
+def _tensor(file: Path, name: str, entry: Dict[str, Any], data: memoryview) -> Array:
     if entry["dtype"] not in _DTYPES:
         raise FormatError(f"{file}: {name} has elements {entry['dtype']}, which NumPy has not; known are "
                           f"{', '.join(_DTYPES)}. The package safetensors reads it with PyTorch")

@@ -1,6 +1,6 @@
 """What goes wrong, by who has to act: one exception for each exit code of the program, and those of the readers."""
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List, Optional, Type
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Type
 
 if TYPE_CHECKING:
     from .comparison import Comparison
@@ -37,6 +37,9 @@ class ProgramError(LockstepError):
         self.command = command
         self.output = ""
         self.comparison: Optional["Comparison"] = None
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return type(self), (self.message, self.exit_code, self.command), self.__dict__
 
 
 class ProgramFailure(ProgramError):

@@ -21,10 +21,27 @@ def plot_run(run: "Run", keys: List[str], ax: Any) -> Any:
         if key not in of_weights:
             raise KeyError(f"{run.path} has no column {key!r}; there are {', '.join([*run.scalars, *of_weights])}")
         used = of_weights.where(averaged=False, eval_stats=of_weights["eval_stats"][0])
+        if used[key].ndim == 3:
+            return _plot_matrix(run, key, used, axes)
         axes.plot(used["step"], used[key], marker="o", label=key)
     axes.set_xlabel("step")
     axes.set_title(f"{run.mode}, seed {run.seed}")
     axes.legend()
+    return axes
+
+
+def _plot_matrix(run: "Run", key: str, evaluations: Any, axes: Any) -> Any:
+    """The last of matrices [labels, classes], each row as shares of its label."""
+    matrix = evaluations[key][-1].astype(float)
+    image = axes.imshow(matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1), vmin=0, vmax=1, cmap="Blues")
+    axes.figure.colorbar(image, ax=axes, label="share of the label")
+    names = (run.summary or {}).get("classes")
+    if names:
+        axes.set_xticks(range(len(names)), names, rotation=90)
+        axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("label")
+    axes.set_title(f"{run.mode}, seed {run.seed}, step {int(evaluations['step'][-1])}")
     return axes
 
 

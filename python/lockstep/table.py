@@ -1,4 +1,5 @@
 """Columns of numbers and words, as the files of a run hold them line by line."""
+from html import escape
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -7,6 +8,8 @@ from numpy.typing import NDArray
 from .errors import missing
 
 Array = NDArray[Any]
+
+_SHOWN = 20  # rows of a table that is printed
 
 
 class Table(Mapping[str, Array]):
@@ -43,6 +46,24 @@ class Table(Mapping[str, Array]):
     def __repr__(self) -> str:
         return f"Table of {self.rows} rows: {', '.join(self._columns)}"
 
+    def __str__(self) -> str:
+        return "\n".join([repr(self), *self._lines(_SHOWN)])
+
+    def _lines(self, most: int) -> List[str]:
+        """A head and the first rows, as columns of text."""
+        columns = [[name, *(_shown(value) for value in column[:most])] for name, column in self._columns.items()]
+        widths = [max(map(len, column)) for column in columns]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in zip(*columns)]
+        return [*lines, *([f"... {self.rows - most} more rows"] if self.rows > most else [])]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self._columns)
+        rows = "".join("<tr>" + "".join(f"<td>{escape(_shown(column[row]))}</td>" for column in self._columns.values()) + "</tr>"
+                       for row in range(min(self.rows, _SHOWN)))
+        more = f"<p>{self.rows - _SHOWN} more rows</p>" if self.rows > _SHOWN else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
+
     def where(self, **values: Any) -> "Table":
         """The rows in which each named column has the given value: `run.batch_norm.where(layer="encoder.0.0.bn")`."""
         keep = np.ones(self.rows, dtype=bool)
@@ -65,6 +86,12 @@ class Table(Mapping[str, Array]):
             raise missing("pandas", "Table.to_pandas()") from None
         return pandas.DataFrame({name: column if column.ndim == 1 else list(column)
                                  for name, column in self._columns.items()})
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.ndim > 0:
+        return "×".join(map(str, value.shape))
+    return f"{value:.6g}" if isinstance(value, (float, np.floating)) else str(value)
 
 
 def _column(values: List[Any]) -> Array:

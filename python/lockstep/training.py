@@ -36,20 +36,20 @@ def train(config: Config, *, output: PathLike, devices: Optional[str] = None, se
     return read_run(output)
 
 
-def compare(config: Config, *, output: PathLike, modes: Sequence[str] = ("local", "sync"), seeds: int = 3,
+def compare(config: Config, *, output: PathLike, modes: Union[str, Sequence[str]] = ("local", "sync"), seeds: int = 3,
             devices: Optional[str] = None, images_per_device: Optional[Sequence[int]] = None,
             settings: Optional[Settings] = None, images: bool = True, progress: Progress = True) -> Comparison:
     """Trains every mode with seeds 0 .. seeds - 1 by `lockstep compare` and reads the comparison.
 
     The same call again goes on where one was interrupted; with more seeds it trains the missing ones.
-    images_per_device: numbers of images that share statistics, for a curve. images: example images in report.html.
+    modes: a list, or a word with commas ("local,sync"). images_per_device: numbers of images that share statistics, for a curve. images: example images in report.html.
     The other arguments are those of train().
 
     Raises as train() does. Where a mode cannot train, the others are trained all the same: the ProgramFailure then has
     them as its `comparison`.
     """
     with ExitStack() as stack:
-        arguments = ["compare", _config_file(config, stack), "-o", str(output), "--json", "--modes", ",".join(modes),
+        arguments = ["compare", _config_file(config, stack), "-o", str(output), "--json", "--modes", modes if isinstance(modes, str) else ",".join(modes),
                      "--seeds", str(seeds)]
         if images_per_device is not None:
             arguments += ["--images-per-device", ",".join(str(number) for number in images_per_device)]
@@ -80,6 +80,9 @@ def _config_file(config: Config, stack: ExitStack) -> str:
 
 
 def _common(devices: Optional[str], settings: Optional[Settings]) -> List[str]:
+    if devices is not None and not isinstance(devices, str):
+        raise ValueError(f"expected devices as a word, such as \"cpu:2\" or \"cuda:0,1\", got {devices!r}; write "
+                         f"devices=\"cpu:{devices}\" for as many devices on the processor")
     arguments = ["-d", devices] if devices is not None else []
     for key, value in settings_of(settings or {}):
         arguments += ["-s", f"{key}={value}"]

@@ -85,6 +85,21 @@ def test_an_interrupt_saves(program, tmp_path):
     assert resumed.status == "done" and resumed.summary["iterations"] == steps + 2
 
 
+def test_words_that_python_has(program, tmp_path, capfd, monkeypatch):
+    found = lockstep.compare(QUICKSTART, output=tmp_path / "compare", modes="local,sync", seeds=1, devices="cpu:2", settings=SMALL,
+                             images=False, progress=False)
+    assert list(found.cells) == ["local", "sync"]
+    with pytest.raises(ValueError, match='such as "cpu:2" .* got 2; write devices="cpu:2"'):
+        lockstep.train(QUICKSTART, output=tmp_path / "run", devices=2)
+    with pytest.raises(lockstep.ConfigError, match="resume=True"):
+        for _ in range(2):
+            lockstep.train(QUICKSTART, output=tmp_path / "run", devices="cpu:1", settings=SMALL, progress=False)
+    monkeypatch.setitem(sys.modules, "ipykernel", None)  # a notebook shows stderr as an error
+    lockstep.train(QUICKSTART, output=tmp_path / "other", devices="cpu:1", settings=SMALL)
+    shown = capfd.readouterr()
+    assert "lockstep 0" in shown.out and shown.err == ""
+
+
 def test_where_the_program_is_looked_for(tmp_path, monkeypatch):
     def executable(path, text):
         path.parent.mkdir(parents=True, exist_ok=True)

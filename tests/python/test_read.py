@@ -84,6 +84,16 @@ def test_tables(small_run):
     assert table.records()[1]["b"] == 0.5 and table.where(a=2).rows == 1
 
 
+def test_a_table_is_shown():
+    table = lockstep.Table.from_records([{"step": step, "loss": step / 3, "word": "<b>"} for step in range(30)])
+    lines = str(table).splitlines()
+    assert lines[0] == repr(table) == "Table of 30 rows: step, loss, word" and lines[1].split() == ["step", "loss", "word"]
+    assert lines[3].split() == ["1", "0.333333", "<b>"] and lines[-1] == "... 10 more rows" and len(lines) == 23
+    page = table._repr_html_()
+    assert page.count("<tr>") == 21 and "&lt;b&gt;" in page and "10 more rows" in page
+    assert str(lockstep.Table({})) == "Table of 0 rows: "
+
+
 def test_a_killed_run_and_a_resumed_one(small_run, tmp_path):
     folder = shutil.copytree(small_run, tmp_path / "run")
     events = (folder / "events.jsonl").read_text().splitlines()
@@ -239,6 +249,12 @@ def test_figures(small_run, small_comparison, tmp_path):
     with pytest.raises(KeyError, match="no column 'speed'"):
         read_run(small_run).plot("speed")
     drawn.figure.savefig(tmp_path / "run.png")
+
+
+def test_the_figure_of_a_matrix(small_run):
+    pytest.importorskip("matplotlib").use("Agg")
+    axes = lockstep.read_run(small_run).plot("confusion")
+    assert axes.get_xlabel() == "predicted" and len(axes.images) == 1 and len(axes.get_xticks()) == 11
 
 
 def test_without_matplotlib_and_pandas(small_run, monkeypatch):
