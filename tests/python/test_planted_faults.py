@@ -34,14 +34,14 @@ FAULTS = {
     "whoever answers is the master": ("torch/greeting.py", "connection.complete and secrets.compare_digest(connection.heard, "
                                       "passwords.answer)", "connection.heard", GREETING, "knows_whom"),
     "backward drops the mean of the gradient": (
-        "torch/synchronized.py", ".sub_(_over(part, of_mean[chosen]))", "", THREADS, WHOLE),
+        "torch/fused.py", "-scale * of_mean", "0 * of_mean", THREADS, WHOLE),
     "backward drops the gradient of the variance": (
-        "torch/synchronized.py", "_over(part, -of_variance[chosen])", "0", THREADS, WHOLE),
+        "torch/fused.py", "-scale * of_variance", "0 * of_variance", THREADS, WHOLE),
     "backward divides by this rank's count": (
         "torch/synchronized.py", "total / max(ctx.count, 1)", "total / max(x.numel() // channels, 1)", THREADS, WHOLE),
     "the running variance is biased": ("torch/synchronized.py", "found.m2 / (found.count - 1)", "found.m2 / found.count", THREADS,
                                        WHOLE),
-    "eps is forgotten": ("torch/synchronized.py", "(found.m2 / max(found.count, 1) + call.eps)", "(found.m2 / max(found.count, 1))",
+    "eps is forgotten": ("torch/fused.py", "var, weight, bias, eps)\n\n\ndef gradient", "var, weight, bias, 0.0)\n\n\ndef gradient",
                          THREADS, WHOLE),
     "ranks may be in different layers": ("torch/groups.py", "        if call == calls[0]:\n",
                                          "        if call.values > 0:\n", THREADS, "skips"),

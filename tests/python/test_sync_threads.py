@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from lockstep.torch import GroupError, SyncBatchNorm, ThreadGroup, convert  # noqa: E402
+from lockstep.torch import fused, pieces  # noqa: E402
 from lockstep.torch.groups import Call  # noqa: E402
 from whole_batch import assert_ranks_are_whole, make_net, rank_steps  # noqa: E402
 
@@ -231,3 +232,13 @@ def test_an_interrupt_ends_the_ranks(meets):
     after = list(steps)
     time.sleep(0.05)
     assert steps == after and not any(thread.name.startswith("rank ") and thread.is_alive() for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 9, 11), (4, 3), (3, 2, 400, 500), (70000, 2)])
+def test_passes_by_pieces_are_those_of_the_kernels(shape):
+    torch.manual_seed(0)
+    x, dy = torch.randn(shape, dtype=torch.float64) + 3, torch.randn(shape, dtype=torch.float64)
+    mean, var, weight, bias = torch.randn(4, shape[1], dtype=torch.float64).abs() + 0.1
+    for name, arguments in {"moments": (x,), "normalised": (x, mean, var, 1e-3, weight, bias),
+                            "gradient_sums": (x, dy, mean, var, 1e-3), "input_gradient": (x, dy, mean, var, weight, bias)}.items():
+        assert torch.allclose(getattr(pieces, name)(*arguments), getattr(fused, name)(*arguments), rtol=1e-9, atol=1e-9), name

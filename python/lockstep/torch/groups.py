@@ -135,9 +135,9 @@ class ThreadGroup:
                 errors[rank] = error
 
         threads = [threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
         try:
+            for thread in threads:
+                thread.start()
             while not errors and any(thread.is_alive() for thread in threads):
                 time.sleep(0.001)
         except BaseException as error:  # Ctrl-C reaches the main thread alone

@@ -1,12 +1,14 @@
 """functional.batch_norm by the statistics of all ranks."""
+from types import ModuleType
 from typing import Any, Callable, Optional, Tuple
 
 import torch
 from torch import Tensor
 
+from . import fused, pieces
 from .calls import BatchNormCall
 from .groups import Call, Group
-from .moments import Moments, dims_of_values, local_moments, merge_moments, pieces, shape_of_channels
+from .moments import Moments, merge_moments
 
 
 def synchronized(call: BatchNormCall, group: Group, label: str) -> Tensor:
@@ -14,20 +16,24 @@ def synchronized(call: BatchNormCall, group: Group, label: str) -> Tensor:
 
     Raises ValueError on all ranks where they have one value per channel together, and GroupError (see Group).
     """
-    packed = local_moments(call.input)
+    x = call.input.detach()
+    packed = _passes(x).moments(x) if x.numel() else torch.zeros(1 + 2 * x.shape[1], dtype=torch.float64, device=x.device)
     found = merge_moments(group.all_show(Call(label, "forward", packed.numel()), packed))
     if found.count == 1:
         raise ValueError(f"{label}: batch statistics need more than one value per channel, and all ranks together have 1; use "
                          f"a larger batch or images")
     if found.count > 0:
         _track(call, found)
-    invstd = (found.m2 / max(found.count, 1) + call.eps).rsqrt()
 
     def exchange(sums: Tensor) -> Tensor:
         return group.all_show(Call(label, "backward", sums.numel()), sums)
 
-    output: Tensor = _Normalize.apply(call.input, call.weight, call.bias, found.mean, invstd, found.count, exchange)
+    output: Tensor = _Normalize.apply(call.input, call.weight, call.bias, found, call.eps, exchange)
     return output
+
+
+def _passes(x: Tensor) -> ModuleType:
+    return fused if fused.fits(x) else pieces
 
 
 def _track(call: BatchNormCall, found: Moments) -> None:
@@ -48,25 +54,22 @@ class _Normalize(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], mean: Tensor, invstd: Tensor,
-                count: int, exchange: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.save_for_backward(x, weight, mean, invstd)
-        ctx.count, ctx.exchange = count, exchange
-        scale = invstd if weight is None else invstd * weight.double()
-        output = torch.empty_like(x)
-        for images, chosen in pieces(x):
-            part = _centred(x[images, chosen], mean[chosen])
-            part.mul_(_over(part, scale[chosen]))
-            output[images, chosen] = part if bias is None else part.add_(_over(part, bias[chosen]))
+    def forward(ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], found: Moments, eps: float,
+                exchange: Callable[[Tensor], Tensor]) -> Tensor:
+        var = found.m2 / max(found.count, 1)
+        ctx.save_for_backward(x, weight, found.mean, var)
+        ctx.count, ctx.eps, ctx.exchange = found.count, eps, exchange
+        output: Tensor = _passes(x).normalised(x, found.mean, var, eps, weight, bias)
         return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, *gradients: Tensor) -> Tuple[Optional[Tensor], ...]:
         (dy,) = gradients
-        x, weight, mean, invstd = ctx.saved_tensors
-        own = _sums(x, dy, mean)
+        x, weight, mean, var = ctx.saved_tensors
         channels = x.shape[1]
+        invstd = (var + ctx.eps).rsqrt()
+        own = _passes(x).gradient_sums(x, dy, mean, var, ctx.eps)
         dx = None
         if ctx.needs_input_grad[0]:
             total = torch.zeros_like(own)
@@ -74,43 +77,7 @@ class _Normalize(torch.autograd.Function):
                 total = total + sums
             share = total / max(ctx.count, 1)
             scale = invstd if weight is None else invstd * weight.double()
-            dx = _input_gradient(x, dy, mean, scale, share[:channels], invstd.square() * share[channels:])
+            dx = _passes(x).input_gradient(x, dy, mean, scale, share[:channels], invstd.square() * share[channels:])
         dweight = (own[channels:] * invstd).to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
         dbias = own[:channels].to(x.dtype if weight is None else weight.dtype) if ctx.needs_input_grad[2] else None
-        return dx, dweight, dbias, None, None, None, None
-
-
-def _sums(x: Tensor, dy: Tensor, mean: Tensor) -> Tensor:
-    """[2 C] of float64: the sum of dy, and that of dy (x - mean)."""
-    channels = x.shape[1]
-    sums = torch.zeros(2 * channels, dtype=torch.float64, device=x.device)
-    for images, chosen in pieces(x):
-        centred = _centred(x[images, chosen], mean[chosen])
-        part = dy[images, chosen].to(centred.dtype)
-        dims = dims_of_values(part)
-        sums[:channels][chosen] += part.sum(dims, dtype=torch.float64)
-        sums[channels:][chosen] += centred.mul_(part).sum(dims, dtype=torch.float64)
-    return sums
-
-
-def _input_gradient(x: Tensor, dy: Tensor, mean: Tensor, scale: Tensor, of_mean: Tensor, of_variance: Tensor) -> Tensor:
-    """scale (dy - of_mean - (x - mean) of_variance)."""
-    dx = torch.empty_like(x)
-    for images, chosen in pieces(x):
-        part = _centred(x[images, chosen], mean[chosen])
-        part.mul_(_over(part, -of_variance[chosen])).add_(dy[images, chosen])
-        dx[images, chosen] = part.sub_(_over(part, of_mean[chosen])).mul_(_over(part, scale[chosen]))
-    return dx
-
-
-def _precision(x: Tensor) -> torch.dtype:
-    """What is computed in: half precision is not enough."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _over(x: Tensor, of_channels: Tensor) -> Tensor:
-    return of_channels.to(_precision(x)).view(shape_of_channels(x))
-
-
-def _centred(x: Tensor, mean: Tensor) -> Tensor:
-    return x.to(_precision(x)) - _over(x, mean)
+        return dx, dweight, dbias, None, None, None
