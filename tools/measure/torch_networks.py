@@ -128,7 +128,7 @@ def main():
     for name, make in networks():
         if sys.argv[1:] and not any(word in name for word in sys.argv[1:]):
             continue
-        size = 256 if "256" in name or "halonet" in name or "lambda" in name else 128 if "inception" in name or " PAN " in name else 64
+        size = 224 if "levit" in name else 256 if "256" in name or "halonet" in name or "lambda" in name else 128 if "inception" in name or " PAN " in name else 64
         try:
             row, layers = changes(make, size)
             of_lens = lens_difference(make, size)

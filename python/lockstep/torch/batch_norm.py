@@ -38,18 +38,23 @@ class ReplacingBatchNorm(BatchNormNd):
         """As the layer that it stands in for. Raises LockstepError where that has no such call in training."""
         with BatchNormCalls(self._answer) as calls:
             output: Tensor = super().forward(input, *others, **named)
-        if self.training and calls.count == 0:
+        if self.answers and calls.count == 0:
             raise LockstepError(f"{self.label} is a {self.replaced.__name__}, whose forward does not call "
                                 f"torch.nn.functional.batch_norm: its statistics are out of reach. Leave it out: convert the "
                                 f"other parts of the model, each by itself")
         return output
 
+    @property
+    def answers(self) -> bool:
+        """Whether it takes the place of another now: in training."""
+        return self.training
+
     def normalised(self, call: BatchNormCall) -> Tensor:
-        """The answer to a call in training."""
+        """The answer to a call."""
         raise NotImplementedError
 
     def _answer(self, call: BatchNormCall) -> Tensor:
-        return self.normalised(call) if self.training and call.training else call.plain()
+        return self.normalised(call) if self.answers and (call.training or not self.training) else call.plain()
 
 
 class SyncBatchNorm(ReplacingBatchNorm):
@@ -109,6 +114,31 @@ class GhostBatchNorm(ReplacingBatchNorm):
             raise ValueError(f"{self.label}: {self.slices} slices of {list(call.input.shape)}: {error}; use fewer slices"
                              ) from error
         return torch.cat(parts) if others else parts[0]
+
+
+class OwnStatistics(ReplacingBatchNorm):
+    """Each image is normalised by its own mean and variance, in training and in evaluation, and running statistics stay as they
+    are. Where an image has one value per channel, which has no variance, running statistics normalise."""
+
+    def forward(self, input: Tensor, *others: Any, **named: Any) -> Tensor:
+        """See ReplacingBatchNorm."""
+        if type(self) is OwnStatistics:  # without a mode of PyTorch's functions, for those that trace or export it
+            return self.normalised(BatchNormCall(input, None, None, self.weight, self.bias, eps=self.eps))
+        return super().forward(input, *others, **named)
+
+    @property
+    def answers(self) -> bool:
+        """Always."""
+        return True
+
+    def normalised(self, call: BatchNormCall) -> Tensor:
+        """See ReplacingBatchNorm."""
+        if any(length > 1 for length in call.input.shape[2:]):
+            return functional.instance_norm(call.input, None, None, call.weight, call.bias, True, 0.0, call.eps)
+        if self.running_mean is None or self.running_var is None:
+            raise LockstepError(f"{self.label} sees one value per channel of an image, which has no variance, and has no running "
+                                f"statistics to take in its place")
+        return functional.batch_norm(call.input, self.running_mean, self.running_var, call.weight, call.bias, False, 0.0, call.eps)
 
 
 PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNormNd)

@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..errors import LockstepError
-from .batch_norm import BatchNormNd, GhostBatchNorm, ReplacingBatchNorm, SyncBatchNorm, kind_of
+from .batch_norm import BatchNormNd, GhostBatchNorm, OwnStatistics, ReplacingBatchNorm, SyncBatchNorm, kind_of
 from .process_group import AnyGroup, Processes, group_of
 
 _Replace = Callable[[str, _BatchNorm], _BatchNorm]
@@ -41,6 +41,12 @@ def ghost(model: nn.Module, slices: int) -> nn.Module:
     if slices < 1:
         raise ValueError(f"expected at least one slice, got {slices}")
     return _replace(model, lambda name, old: _replacing(name, old, GhostBatchNorm, slices=slices))
+
+
+def own_statistics(model: nn.Module) -> nn.Module:
+    """`model` with every BatchNorm normalising each image by its own statistics (OwnStatistics), changed as by convert(). So a
+    network that was trained with one image per device is evaluated as it was trained. revert() undoes it."""
+    return _replace(model, lambda name, old: _replacing(name, old, OwnStatistics))
 
 
 def revert(model: nn.Module) -> nn.Module:

@@ -39,5 +39,6 @@ def input_gradient(x: Tensor, dy: Tensor, mean: Tensor, scale: Tensor, of_mean: 
 
 def _by_channel(x: Tensor, mean: Tensor, var: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], eps: float) -> Tensor:
     """weight (x - mean) / sqrt(var + eps) + bias."""
-    of_channels = [each if each is None else each.detach().to(x.dtype) for each in (mean, var, weight, bias)]
-    return functional.batch_norm(x, *of_channels, False, 0.0, eps)
+    mean, var = mean.to(x.dtype), var.to(x.dtype)
+    weight, bias = (each if each is None else each.detach().to(x.dtype) for each in (weight, bias))
+    return functional.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)

@@ -1,11 +1,12 @@
 """Statistics of a channel as (count, mean, M2), where M2 is the sum of squared differences from the mean, and their merge."""
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-class Moments(NamedTuple):
+@dataclass(frozen=True)
+class Moments:
     """Of `count` values of each channel: means [C] and M2 [C], in float64."""
     count: int
     mean: Tensor

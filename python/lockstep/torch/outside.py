@@ -48,11 +48,11 @@ class _Calls:
     def __enter__(self) -> "_Calls":
         self._hooks = [*(each.register_forward_pre_hook(self._enter_layer) for each in self.layers),
                        *(each.register_forward_hook(self._leave_layer) for each in self.layers)]
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call, unused-ignore]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._mode.__exit__(*error)
+        self._mode.__exit__(*error)  # type: ignore[no-untyped-call, unused-ignore]
         for hook in self._hooks:
             hook.remove()
 

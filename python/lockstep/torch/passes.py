@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import LockstepError
 from ..table import Array
+from .batch_norm import OwnStatistics
 from .batches import class_labels
 from .calls import BatchNormCall, BatchNormCalls
 from .noise import ImageMoments
@@ -52,7 +53,7 @@ class Network:
         self.ignored = ignored
         model.train()  # a model may keep layers frozen, by a train() of its own
         self.layers = {name: module for name, module in model.named_modules()
-                       if isinstance(module, _BatchNorm) and module.training}
+                       if isinstance(module, _BatchNorm) and module.training and not isinstance(module, OwnStatistics)}
         model.eval()
 
     def running(self) -> Running:

@@ -1,0 +1,119 @@
+"""A training function of one's own under each BatchNorm mode and seed, and what the difference is worth."""
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor, nn
+
+from .._json_files import read_json_lines
+from .._program import find_program, run_program
+from ..comparison import Comparison, read_comparison
+from ..errors import LockstepError
+from .batches import class_labels
+from .trial import MODES, Trial
+
+Progress = Union[bool, Callable[[str], None]]
+
+
+def compare(train: Callable[[Trial], Any], *, output: Union[str, Path], global_batch: int, classes: Union[int, Sequence[str]],
+            modes: Union[str, Sequence[str]] = ("local", "sync"), seeds: Union[int, Sequence[int]] = 6,
+            images_per_device: Union[int, Sequence[int]] = 1, score: str = "mIoU", progress: Progress = True) -> Comparison:
+    """Calls `train(trial)` for every mode and seed, and ends as lockstep.compare() does: the differences seed by seed with their
+    intervals and tests, comparison.json and report.html in `output`.
+
+    train: your training, of any network and with any loop (see Trial). It takes its random numbers from trial.seed, so that a
+      seed has the same initial weights and order of data in every mode; that is checked, by digests.
+    global_batch: images of a training step. images_per_device: how many of them share statistics in mode "local"; slices of the
+      batch stand for devices. Several numbers make a curve.
+    modes: "local", "sync", "instance". seeds: how many, or a list. classes: names, or how many.
+    score: "mIoU", or "top1" for a classifier; from the confusion matrices that your evaluation returns.
+
+    The same call again goes on after the last run that was finished; with more seeds, modes or numbers it trains those that are
+    missing. Runs are known by mode, seed, batch and classes: after a change of `train` take another folder.
+    Raises ValueError for arguments other than these, ProgramNotFoundError before any training where there is no program, and
+    LockstepError where runs of one seed did not begin alike. What `train` raises ends all.
+    """
+    find_program()
+    folder = Path(output)
+    names = [f"class {number}" for number in range(classes)] if isinstance(classes, int) else list(classes)
+    numbers = [images_per_device] if isinstance(images_per_device, int) else list(images_per_device)
+    plan = _planned(modes.split(",") if isinstance(modes, str) else list(modes), numbers, global_batch)
+    if score not in ("mIoU", "top1"):
+        raise ValueError(f"expected score=\"mIoU\" or \"top1\", got {score!r}")
+    trials = [Trial(folder / f"{name}-s{seed}", mode, seed, global_batch, images, len(numbers) > 1, names, score)
+              for seed in (range(seeds) if isinstance(seeds, int) else seeds) for name, mode, images in plan]
+    first: Dict[int, Tuple[str, Dict[str, Any]]] = {}
+    for number, trial in enumerate(trials, 1):
+        _tell(progress, f"[{number}/{len(trials)}] {trial.folder.name}")
+        if not _is_done(trial):
+            trial.run(train)
+        _expect_alike(first, trial)
+    run_program(["compare", str(folder), "-o", str(folder), "--json", "--no-images"], False, keep_stdout=True)
+    return read_comparison(folder)
+
+
+def evaluate(model: nn.Module, loader: Iterable[Any], classes: int, ignore_index: int = 255) -> Tuple[Tensor, float]:
+    """The confusion matrix [labels, classes] of a model that returns logits [N, classes, ...], and the mean cross-entropy, over
+    batches (images, labels): what trial.score() wants."""
+    matrix = torch.zeros(classes, classes, dtype=torch.int64)
+    total, labels_seen = 0.0, 0
+    for images, labels in loader:
+        logits = model(images)
+        wanted = class_labels(labels.to(logits.device), logits, ignore_index)
+        counts = wanted != ignore_index
+        total += float(nn.functional.cross_entropy(logits.float(), wanted, ignore_index=ignore_index, reduction="sum"))
+        labels_seen += int(counts.sum())
+        places = wanted[counts] * classes + logits.argmax(1)[counts]
+        matrix += torch.bincount(places.cpu(), minlength=classes ** 2).view(classes, classes)
+    return matrix, total / max(labels_seen, 1)
+
+
+def _planned(modes: List[str], numbers: List[int], global_batch: int) -> List[Tuple[str, str, int]]:
+    """Folder, mode and images that share statistics, of each cell."""
+    unknown = [mode for mode in modes if mode not in MODES]
+    if unknown or not modes:
+        raise ValueError(f"expected modes of {', '.join(MODES)}, got {', '.join(unknown) or 'none'}")
+    for number in numbers:
+        if number < 1 or global_batch % number or number == global_batch:
+            raise ValueError(f"expected images per device that divide the global batch of {global_batch}, and are fewer, got "
+                             f"{number}")
+    cells = []
+    for mode in dict.fromkeys(modes):
+        for number in numbers if mode == "local" else numbers[:1]:
+            cells.append((f"{mode}-n{number}" if mode == "local" and len(numbers) > 1 else mode, mode, number))
+    return cells
+
+
+def _end(trial: Trial) -> Optional[Dict[str, Any]]:
+    events = read_json_lines(trial.folder / "events.jsonl")
+    return events[-1] if events and events[-1].get("type") == "end" else None
+
+
+def _is_done(trial: Trial) -> bool:
+    end = _end(trial)
+    if end is not None and end["summary"]["config_hash"] != trial.key:
+        raise LockstepError(f"{trial.folder} holds a run with another global batch, images per device or classes; take another "
+                            f"output folder")
+    return end is not None
+
+
+def _expect_alike(first: Dict[int, Tuple[str, Dict[str, Any]]], trial: Trial) -> None:
+    """That all runs of a seed began with the same weights, and saw the same images in the same order."""
+    end = _end(trial)
+    assert end is not None
+    name, other = first.setdefault(trial.seed, (trial.folder.name, end))
+    for key, what, advice in (("initial_weights", "other initial weights", "call torch.manual_seed(trial.seed) before it makes the "
+                               "network"),
+                              ("data_order", "other images, or another order of them", "give the loader a generator of its own, "
+                               "torch.Generator().manual_seed(trial.seed), and the augmentation likewise")):
+        if end[key] != other[key]:
+            raise LockstepError(f"{trial.folder.name} has {what} than {name}, so that their difference is not the mode's: let the "
+                                f"training function {advice}, and take another output folder")
+
+
+def _tell(progress: Progress, line: str) -> None:
+    if callable(progress):
+        progress(line)
+    elif progress:
+        print(line, file=sys.stdout if "ipykernel" in sys.modules else sys.stderr, flush=True)

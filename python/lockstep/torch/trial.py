@@ -1,0 +1,198 @@
+"""One training of a comparison, as the training function sees it, and the folder of its run."""
+import copy
+import hashlib
+import json
+import resource
+import time
+from pathlib import Path
+from typing import IO, Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._json_files import SCHEMA
+from .._toml import write_toml
+from ..errors import LockstepError
+from ..table import Array
+from .convert import ghost, own_statistics, revert
+
+Evaluate = Callable[[nn.Module], Tuple[Any, float]]  # a confusion matrix [labels, classes], and the mean loss
+
+MODES = ("local", "sync", "instance")
+
+
+class Trial:
+    """A mode and a seed. The training function makes its network, has it changed by convert(), trains it as ever, calls log()
+    after each step, and score() after each epoch or at the end."""
+
+    def __init__(self, folder: Path, mode: str, seed: int, global_batch: int, images_per_device: int, curve: bool,
+                 classes: List[str], score_name: str):
+        self.folder = folder
+        self.mode = mode
+        self.seed = seed
+        self.global_batch = global_batch
+        self.images_per_device = images_per_device
+        self.curve = curve
+        self.classes = classes
+        self.score_name = score_name
+        self.steps = 0
+        self._model: Optional[nn.Module] = None
+        self._evaluate: Optional[Evaluate] = None
+        self._evaluations: List[Dict[str, Any]] = []
+        self._losses: List[float] = []
+        self._times: List[float] = []
+        self._order = hashlib.blake2b(digest_size=8)
+        self._weights = ""
+        self._hook: Any = None
+
+    def convert(self, model: nn.Module) -> nn.Module:
+        """`model` as the mode has it: "local" normalises slices of the batch, as so many devices would, "sync" the whole batch,
+        "instance" each image by itself. Called once, before the optimizer is made and with the initial weights.
+
+        Raises LockstepError for a second call.
+        """
+        if self._model is not None:
+            raise LockstepError("convert() was called twice in one training: a trial trains one network")
+        self._weights = digest_of(revert(model).state_dict())
+        if self.mode == "local":
+            model = ghost(model, self.global_batch // self.images_per_device)
+        elif self.mode == "instance":
+            model = own_statistics(model)
+        self._model = model
+        self._hook = model.register_forward_pre_hook(self._see)
+        return model
+
+    def log(self, loss: float) -> None:
+        """The loss of a training step that has been done."""
+        self.steps += 1
+        self._times.append(time.perf_counter())
+        self._losses.append(float(loss))
+
+    def score(self, evaluate: Evaluate) -> None:
+        """Scores the network as it is. `evaluate(model)` returns a confusion matrix [labels, classes] and the mean loss over
+        validation images; lockstep.torch.evaluate() is one. After the last call the network is also scored by own statistics.
+        """
+        self._evaluations.append(self._scored(self._expect_model(), evaluate, "device0"))
+        self._evaluate = evaluate
+
+    def run(self, train: Callable[["Trial"], Any]) -> None:
+        """Calls the training function, and writes the run's folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "config.toml").write_text(write_toml(self._config()), encoding="utf-8")
+        with (self.folder / "events.jsonl").open("w", encoding="utf-8") as events:
+            _write(events, {**self._header(), "type": "header"})
+            train(self)
+            if self._evaluate is None or not self._losses:
+                raise LockstepError(f"{self.folder.name}: the training function has to call trial.log(loss) after each step and "
+                                    f"trial.score(evaluate) at the end")
+            self._hook.remove()
+            for each in self._evaluations:
+                _write(events, {"type": "eval", **each})
+            _write(events, {"type": "end", "step": self.steps, "status": "done", "exit_code": 0, "summary": self._summary(),
+                            "initial_weights": self._weights, "data_order": self._order.hexdigest()})
+
+    def _expect_model(self) -> nn.Module:
+        if self._model is None:
+            raise LockstepError("score() needs the network that trial.convert(model) has changed")
+        return self._model
+
+    def _see(self, model: nn.Module, inputs: Tuple[Any, ...]) -> None:
+        """Keeps a digest of what the network is trained with."""
+        if not model.training or not inputs or not isinstance(inputs[0], Tensor):
+            return
+        if len(inputs[0]) != self.global_batch:
+            raise LockstepError(f"{self.folder.name}: expected batches of {self.global_batch} images, the global batch, got "
+                                f"{len(inputs[0])}; drop the last batch of an epoch (DataLoader(..., drop_last=True)), or say "
+                                f"global_batch={len(inputs[0])}")
+        self._order.update(inputs[0].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+
+    def _scored(self, model: nn.Module, evaluate: Evaluate, by: str) -> Dict[str, Any]:
+        modes = {module: module.training for module in model.modules()}
+        begin = time.perf_counter()
+        with torch.no_grad():
+            matrix, loss = evaluate(model.eval())
+        for module, training in modes.items():
+            module.training = training
+        confusion = self._expect_matrix(matrix)
+        scored: Dict[str, Any] = {"step": self.steps, "eval_stats": by, "loss": float(loss), "images": 0,
+                                  "seconds": time.perf_counter() - begin, "confusion": confusion.tolist(),
+                                  self.score_name: score_of(confusion, self.score_name)}
+        return {**scored, "top5": None} if self.score_name == "top1" else scored
+
+    def _by_own(self, model: nn.Module) -> Dict[str, Any]:
+        assert self._evaluate is not None
+        return self._scored(own_statistics(copy.deepcopy(model)), self._evaluate, "own")
+
+    def _expect_matrix(self, matrix: Any) -> Array:
+        confusion = np.asarray(matrix.cpu() if isinstance(matrix, Tensor) else matrix)
+        if confusion.shape != (len(self.classes),) * 2 or confusion.min() < 0:
+            raise LockstepError(f"expected evaluate(model) to return a confusion matrix of counts, {len(self.classes)} labels x "
+                                f"classes, and a loss; got {list(confusion.shape)}")
+        return confusion.astype(np.int64)
+
+    def _header(self) -> Dict[str, Any]:
+        header: Dict[str, Any] = {"schema": SCHEMA, "step": 0, "run": "torch", **self._identity(), "max_iters": 0,
+                                  "environment": {"torch": torch.__version__}}
+        if self.curve and self.mode == "local":
+            header["images_per_device"] = self.images_per_device
+        return header
+
+    def _identity(self) -> Dict[str, Any]:
+        # On a curve slices stand for devices.
+        mode = "ghost" if self.curve and self.mode == "local" else self.mode
+        return {"config_hash": self.key, "bn_mode": mode, "seed": self.seed, "devices": "cpu:1"}
+
+    @property
+    def key(self) -> str:
+        """What tells whether a finished run is this one."""
+        return digest_of([self.mode, self.seed, self.global_batch, self.images_per_device, self.classes, self.score_name])
+
+    def _config(self) -> Dict[str, Any]:
+        return {"run": {"name": "torch", "seed": self.seed}, "bn": {"mode": self._identity()["bn_mode"]},
+                "batch": {"global": self.global_batch},
+                # Only the training function knows it; the program wants a root.
+                "data": {"root": "the training function", "num_classes": len(self.classes)}}
+
+    def _summary(self) -> Dict[str, Any]:
+        model = self._expect_model()
+        last = self._evaluations[-1]
+        best = max(self._evaluations, key=lambda each: float(each[self.score_name]))
+        others = [] if self.mode == "instance" else [self._by_own(model)]
+        steps = np.diff(self._times) if len(self._times) > 1 else np.zeros(1)
+        step = float(np.median(steps))
+        return {**self._identity(), "placement": "cpu:1", "device_count": self.global_batch // self.images_per_device,
+                "global_batch": self.global_batch, "iterations": self.steps, "max_iters": self.steps,
+                "parameters": sum(each.numel() for each in model.parameters()), "classes": self.classes, "evaluation": last,
+                "other_stats": others, f"best_{self.score_name}": best[self.score_name], "best_iter": best["step"],
+                "train_loss": float(np.mean(self._losses[-20:])),
+                "times": {"step": float(steps.mean()), "data": 0.0, "compute": float(steps.mean()), "bn_wait": 0.0,
+                          "exchange": 0.0, "median_step": step},
+                "images_per_second": self.global_batch / step if step else 0.0, "waiting_share": 0.0,
+                "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "batch_norms": []}
+
+
+def score_of(confusion: Array, name: str) -> float:
+    """In percent, of a confusion matrix [labels, classes]: "mIoU" over classes that occur, or "top1"."""
+    hits = np.diag(confusion).astype(np.float64)
+    if name == "top1":
+        return float(100 * hits.sum() / max(confusion.sum(), 1))
+    union = confusion.sum(0) + confusion.sum(1) - hits
+    return float(100 * (hits[union > 0] / union[union > 0]).mean())
+
+
+def digest_of(what: Any) -> str:
+    """Of a state dict's bytes, or of what JSON can say."""
+    digest = hashlib.blake2b(digest_size=8)
+    if not isinstance(what, dict):
+        digest.update(json.dumps(what).encode())
+        return digest.hexdigest()
+    for name, value in what.items():
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _write(events: IO[str], event: Dict[str, Any]) -> None:
+    events.write(json.dumps(event) + "\n")
+    events.flush()

@@ -1,0 +1,130 @@
+"""lockstep.torch.compare(): a training function of one's own, paired by seed; and what ends up in its folder."""
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import lockstep  # noqa: E402
+from lockstep import LockstepError, ProgramNotFoundError  # noqa: E402
+from lockstep.torch import compare, evaluate, own_statistics  # noqa: E402
+
+
+def data(images):
+    random = torch.Generator().manual_seed(5)
+    x = torch.randn(images, 3, 8, 8, generator=random) + 2 * torch.randn(images, 3, 1, 1, generator=random)
+    return x, (x[:, 0] > x[:, 0].mean((1, 2), keepdim=True)).long()
+
+
+def network():
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+
+
+def training(trial):
+    torch.manual_seed(trial.seed)
+    net = trial.convert(network())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = data(16)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(trial.seed)).split(4)
+    for part in order:
+        loss = nn.functional.cross_entropy(net.train()(x[part]), y[part])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        trial.log(loss.item())
+    trial.score(lambda model: evaluate(model, [data(8)], 2))
+
+
+ARGUMENTS = {"global_batch": 4, "classes": ["ground", "thing"], "progress": False}
+
+
+def test_it_ends_as_the_program_s_comparison(program, tmp_path):
+    calls = []
+
+    def counted(trial):
+        calls.append((trial.mode, trial.seed))
+        training(trial)
+    said = []
+    found = compare(counted, output=tmp_path, modes="local,sync,instance", seeds=2, **{**ARGUMENTS, "progress": said.append})
+    assert calls == [(mode, seed) for seed in (0, 1) for mode in ("local", "sync", "instance")]
+    assert said[0] == "[1/6] local-s0" and set(found.cells) == {"local", "sync", "instance"} and found.seeds == [0, 1]
+    assert {"local by own", "sync by own"} <= set(found.rows) and (tmp_path / "report.html").exists()
+    run = found.run("local", 1)
+    confusion = run.evaluations["confusion"][-1]
+    iou = [confusion[c, c] / (confusion[c].sum() + confusion[:, c].sum() - confusion[c, c]) for c in (0, 1)]
+    assert found.cells["local"].by_seed[1] == pytest.approx(50 * sum(iou)) == run.evaluations["mIoU"][-1]
+    assert found.difference("sync", "local").by_seed[0] == pytest.approx(
+        found.cells["sync"].by_seed[0] - found.cells["local"].by_seed[0])
+    assert str(lockstep.read_comparison(tmp_path)) == str(found)
+    again = compare(counted, output=tmp_path, modes=["local", "sync"], seeds=3, **ARGUMENTS)
+    assert calls[6:] == [("local", 2), ("sync", 2)] and again.cells["local"].by_seed[1] == found.cells["local"].by_seed[1]
+
+
+def test_a_curve_and_its_trainings(program, tmp_path):
+    found = compare(training, output=tmp_path, seeds=1, images_per_device=[1, 2], **ARGUMENTS)
+    assert set(found.cells) == {"local(1)", "local(2)", "sync"} and found.curve.images_per_device == [1, 2, 4]  # of all images: sync
+    assert len({tuple(cell.by_seed.values()) for cell in found.cells.values()}) > 1
+
+
+def test_a_training_that_is_interrupted_goes_on(program, tmp_path):
+    def stopped(trial):
+        if trial.mode == "sync":
+            raise KeyboardInterrupt
+        training(trial)
+    with pytest.raises(KeyboardInterrupt):
+        compare(stopped, output=tmp_path, seeds=1, **ARGUMENTS)
+    calls = []
+    compare(lambda trial: (calls.append(trial.mode), training(trial)), output=tmp_path, seeds=1, **ARGUMENTS)
+    assert calls == ["sync"]
+
+
+@pytest.mark.parametrize("spoil, message", [
+    (lambda trial, net: nn.init.normal_(net[0].weight) if trial.mode == "sync" else None, "sync-s0 has other initial weights than local-s0"),
+    (lambda trial, net: net.train()(torch.full((4, 3, 8, 8), float(trial.mode == "sync"))), "sync-s0 has other images"),
+    (lambda trial, net: net.train()(torch.zeros(3, 3, 8, 8)), r"batches of 4 images, the global batch, got 3; drop the last")])
+def test_what_a_comparison_needs_is_checked(spoil, message, program, tmp_path):
+    def spoiled(trial):
+        torch.manual_seed(trial.seed)
+        net = network()
+        if "weights" in message:
+            spoil(trial, net)
+        net = trial.convert(net)
+        if "weights" not in message:
+            spoil(trial, net)
+        trial.log(1.0)
+        trial.score(lambda model: (torch.eye(2), 1.0))
+    with pytest.raises(LockstepError, match=message):
+        compare(spoiled, output=tmp_path, seeds=1, **ARGUMENTS)
+
+
+def test_arguments_and_forgotten_calls(program, tmp_path, monkeypatch):
+    for options, message in (({"modes": "locl"}, "modes of local, sync, instance, got locl"),
+                             ({"images_per_device": 3}, "divide the global batch of 4"), ({"score": "dice"}, "mIoU")):
+        with pytest.raises(ValueError, match=message):
+            compare(training, output=tmp_path, **{**ARGUMENTS, **options})
+    with pytest.raises(LockstepError, match=r"has to call trial.log\(loss\)"):
+        compare(lambda trial: trial.convert(network()), output=tmp_path, **ARGUMENTS)
+    with pytest.raises(LockstepError, match=r"confusion matrix of counts, 2 labels x classes, and a loss; got \[3, 3\]"):
+        compare(lambda trial: (trial.convert(network()), trial.score(lambda model: (torch.eye(3), 0.0))), output=tmp_path, **ARGUMENTS)
+    monkeypatch.setenv("LOCKSTEP_PROGRAM", str(tmp_path / "nowhere"))
+    with pytest.raises(ProgramNotFoundError):
+        compare(training, output=tmp_path, **ARGUMENTS)
+
+
+def test_own_statistics(tmp_path):
+    torch.manual_seed(0)
+    net, x = network().double(), torch.randn(3, 3, 6, 6, dtype=torch.float64)
+    net.train()(x)
+    own = own_statistics(copy.deepcopy(net)).eval()
+    alone = torch.cat([copy.deepcopy(net).train()(image[None]) for image in x])
+    assert torch.allclose(own(x), alone) and torch.allclose(own.train()(x), alone)
+    assert torch.equal(own[1].running_mean, net[1].running_mean)
+    assert torch.equal(lockstep.torch.revert(own).eval()(x), net.eval()(x))
+    traced = torch.jit.trace(own_statistics(copy.deepcopy(net)).eval(), x)
+    assert torch.allclose(traced(x), alone)
+    vectors = own_statistics(nn.Sequential(nn.BatchNorm1d(3))).eval()
+    assert torch.allclose(vectors(x[:, :, 0, 0].float()), nn.BatchNorm1d(3).eval()(x[:, :, 0, 0].float()))
+    with pytest.raises(LockstepError, match="0 sees one value per channel of an image"):
+        own_statistics(nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False)))(torch.randn(2, 3))
