@@ -1,9 +1,6 @@
 """What goes wrong, by who has to act: one exception for each exit code of the program, and those of the readers."""
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Type
-
-if TYPE_CHECKING:
-    from .comparison import Comparison
+from typing import Any, Dict, List, Tuple, Type
 
 
 class LockstepError(Exception):
@@ -36,7 +33,7 @@ class ProgramError(LockstepError):
         self.exit_code = exit_code
         self.command = command
         self.output = ""
-        self.comparison: Optional["Comparison"] = None
+        self.comparison: Any = None  # a Comparison, which is built on this module
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return type(self), (self.message, self.exit_code, self.command), self.__dict__

@@ -11,7 +11,7 @@ from torch.nn import functional  # noqa: E402
 
 from lockstep import LockstepError  # noqa: E402
 from lockstep.torch import (BatchNormNd, GhostBatchNorm, Group, GroupError, SyncBatchNorm, ThreadGroup, convert,  # noqa: E402
-                            ghost, revert)
+                            ghost, own_statistics, revert)
 from own_forwards import (ActivatedBatchNorm, ActivatedSyncBatchNorm, DoubledBatchNorm, Handmade,  # noqa: E402
                           whole_network)
 
@@ -184,3 +184,14 @@ def test_a_slice_of_one_value_names_the_layer():
         net(torch.randn(4, 3))
     with pytest.raises(ValueError, match="at least one slice"):
         ghost(net, 0)
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="this PyTorch does not compile")
+@pytest.mark.parametrize("exchange", [lambda net: ghost(net, 2), lambda net: convert(net, Group()), own_statistics],
+                         ids=["ghost", "convert", "own"])
+@pytest.mark.parametrize("make", [whole_network, network])
+def test_a_compiled_network_computes_the_same(make, exchange):
+    net = exchange(make()).double()
+    x = torch.randn((4, 3, 8, 8) if make is whole_network else (4, 2, 5), dtype=torch.float64)
+    compiled, plain = copy.deepcopy(net), results(net, x)
+    assert_alike(results(torch.compile(compiled, backend="eager"), x), plain)

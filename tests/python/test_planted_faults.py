@@ -11,8 +11,9 @@ from conftest import ROOT
 
 pytest.importorskip("torch")
 
-THREADS, GLOO, LENS, CONVERT, READ, GREETING = ("test_sync_threads.py", "test_sync_gloo.py", "test_lens.py", "test_convert.py",
-                                                "test_read.py", "test_greeting.py")
+THREADS, GLOO, LENS, CONVERT, READ, GREETING, OWN = (
+    "test_sync_threads.py", "test_sync_gloo.py", "test_lens.py", "test_convert.py", "test_read.py", "test_greeting.py",
+    "test_torch_compare.py")
 WHOLE = "whole_batch"
 FAULTS = {
     "the merge drops the distance of the means": (
@@ -56,6 +57,11 @@ FAULTS = {
                        "    new.__dict__.update({**old.__dict__, '_forward_hooks': {}})\n", CONVERT, "hooks"),
     "a batch norm that is no layer is not seen": ("torch/outside.py", "call.training and call.input.shape", "call.input.shape",
                                                   LENS, "no_layer"),
+    "a comparison of other initial weights is let pass": (
+        "torch/compare.py", "        if end[key] != other[key]:", "        if end[key] != other[key] and key != 'initial_weights':", OWN,
+        "checked"),
+    "own statistics are scored by running ones": ("torch/trial.py", "own_statistics(copy.deepcopy(model)), self._evaluate",
+                                                  "copy.deepcopy(model), self._evaluate", OWN, "ends_as"),
     "the variance between images is biased": ("torch/noise.py", "var(axis=0, ddof=1)", "var(axis=0)", LENS, "by_hand"),
     "the settled variance is biased": ("torch/noise.py", "each.m2 / max(1, each.count - 1)", "each.m2 / each.count", LENS,
                                        "by_hand"),
@@ -75,7 +81,7 @@ PART, PARTS = map(int, os.environ.get("LOCKSTEP_CHECK_PART", "1/1").split("/"))
 @pytest.mark.parametrize("name", list(FAULTS)[PART - 1::PARTS])
 def test_a_fault_is_seen(name, tmp_path):
     file, before, after, test, chosen = FAULTS[name]
-    if test == READ and not os.environ.get("LOCKSTEP_PROGRAM"):
+    if test in (READ, OWN) and not os.environ.get("LOCKSTEP_PROGRAM"):
         pytest.skip("the test that sees it needs the program")
     shutil.copytree(ROOT / "python", tmp_path / "python", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
     source = tmp_path / "python/lockstep" / file

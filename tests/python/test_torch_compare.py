@@ -52,6 +52,7 @@ def test_it_ends_as_the_program_s_comparison(program, tmp_path):
     assert said[0] == "[1/6] local-s0" and set(found.cells) == {"local", "sync", "instance"} and found.seeds == [0, 1]
     assert {"local by own", "sync by own"} <= set(found.rows) and (tmp_path / "report.html").exists()
     run = found.run("local", 1)
+    assert found.rows["local by own"].by_seed != found.rows["local"].by_seed
     confusion = run.evaluations["confusion"][-1]
     iou = [confusion[c, c] / (confusion[c].sum() + confusion[:, c].sum() - confusion[c, c]) for c in (0, 1)]
     assert found.cells["local"].by_seed[1] == pytest.approx(50 * sum(iou)) == run.evaluations["mIoU"][-1]

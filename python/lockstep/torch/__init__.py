@@ -23,7 +23,8 @@ from .lens import lens
 from .noise import LayerNoise
 from .process_group import ProcessGroup
 from .trial import Trial
+from .watch import Watch
 
 __all__ = ["BatchNormNd", "Diagnosis", "GhostBatchNorm", "Group", "GroupError", "ImagesDiagnosis", "LayerNoise", "OwnStatistics",
-           "ProcessGroup", "SyncBatchNorm", "ThreadGroup", "ThreadMember", "Trial", "compare", "convert", "evaluate", "ghost",
-           "lens", "own_statistics", "revert"]
+           "ProcessGroup", "SyncBatchNorm", "ThreadGroup", "ThreadMember", "Trial", "Watch", "compare", "convert", "evaluate",
+           "ghost", "lens", "own_statistics", "revert"]

@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import LockstepError
-from .calls import BatchNormCall, BatchNormCalls
+from .calls import BatchNormCall, BatchNormCalls, uncompiled
 from .groups import Group
 from .process_group import AnyGroup, group_of
 from .synchronized import synchronized
@@ -36,6 +36,11 @@ class ReplacingBatchNorm(BatchNormNd):
 
     def forward(self, input: Tensor, *others: Any, **named: Any) -> Tensor:
         """As the layer that it stands in for. Raises LockstepError where that has no such call in training."""
+        output: Tensor = self._forward(input, *others, **named)
+        return output
+
+    @uncompiled
+    def _forward(self, input: Tensor, *others: Any, **named: Any) -> Tensor:
         with BatchNormCalls(self._answer) as calls:
             output: Tensor = super().forward(input, *others, **named)
         if self.answers and calls.count == 0:

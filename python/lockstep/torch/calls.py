@@ -1,6 +1,8 @@
 """Calls of torch.nn.functional.batch_norm inside of a forward that somebody else has written, answered by another function."""
+import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from functools import wraps
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +29,22 @@ class BatchNormCall:
 
 
 Answer = Callable[[BatchNormCall], Tensor]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def uncompiled(function: Function) -> Function:
+    """`function`, which torch.compile leaves alone: it mistakes what answers a call inside of BatchNormCalls. The compiler is
+    not imported for it."""
+    @wraps(function)
+    def called(*inputs: Any, **named: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return function(*inputs, **named)
+        left_alone = getattr(function, "left_alone", None)
+        if left_alone is None:
+            left_alone = torch._dynamo.disable(function)
+            setattr(function, "left_alone", left_alone)
+        return left_alone(*inputs, **named)
+    return called  # type: ignore[return-value]
 
 
 class BatchNormCalls(TorchFunctionMode):

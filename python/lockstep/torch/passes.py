@@ -124,7 +124,7 @@ def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running]) -> Iter
                 return functional.batch_norm(x, mean, var, call.weight, call.bias, False, 0.0, call.eps)
             seen.names.append(name)
             seen.eps.append(call.eps)
-            seen.moments.append(_moments_by_image(x))
+            seen.moments.append(moments_by_image(x))
             return functional.batch_norm(x, None, None, call.weight, call.bias, True, 0.0, call.eps)
 
         def forward(*inputs: Any, **named: Any) -> Tensor:
@@ -150,7 +150,7 @@ def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running]) -> Iter
                 setattr(layer, "forward", own[name])
 
 
-def _moments_by_image(x: Tensor) -> ImageMoments:
+def moments_by_image(x: Tensor) -> ImageMoments:
     """Of [N, C, ...]. One image at a time, in float64: the whole would take twice the activations' memory once more."""
     means, m2s = [], []
     for image in x:

@@ -1,0 +1,63 @@
+"""Watch: the lens's figures while a network trains, which it does not change."""
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from lockstep.torch import Watch, lens  # noqa: E402
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
+
+
+def images():
+    random = torch.Generator().manual_seed(1)
+    return torch.randn(8, 3, 8, 8, generator=random) + torch.randn(8, 3, 1, 1, generator=random)
+
+
+def trained(net, steps):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(steps):
+        net(images()).square().mean().backward()
+        optimizer.step()
+    return net
+
+
+def test_its_figures_are_the_lens_s_and_the_training_is_as_it_was():
+    net = network()
+    expected = lens(net, images(), 2).by_images[0].layers
+    plain = trained(copy.deepcopy(net), 5)
+    with Watch(net, images_per_device=2, every=2) as watch:
+        trained(net, 5)
+        net.eval()(images())
+    assert [dict(row) for row in watch.table.records()][:2] == [{"step": 1, **layer.to_dict()} for layer in expected]
+    assert list(watch.table["step"]) == [1, 1, 3, 3, 5, 5] and list(watch.table["layer"][:2]) == ["1", "4"]
+    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), plain.state_dict().values()))
+    trained(net.train(), 2)
+    assert watch.table.rows == 6 and not net[1]._forward_pre_hooks
+
+
+def test_batches_that_are_too_small_are_passed_by():
+    with Watch(network(), images_per_device=5, every=1) as watch:
+        pass
+    assert watch.table.rows == 0
+    net = network()
+    with Watch(net, images_per_device=5, every=1) as watch:
+        net(images())
+    assert watch.table.rows == 0 and watch.steps == 1
+    with pytest.raises(ValueError, match="at least one image"):
+        Watch(net, 0)
+
+
+def test_its_figure():
+    pytest.importorskip("matplotlib").use("Agg")
+    net = network()
+    with Watch(net, every=1) as watch:
+        trained(net, 3)
+    axes = watch.plot()
+    assert len(axes.lines) == 2 and list(axes.lines[0].get_xdata()) == [1, 2, 3]
