@@ -41,7 +41,7 @@ def uncompiled(function: Function) -> Function:
             return function(*inputs, **named)
         left_alone = getattr(function, "left_alone", None)
         if left_alone is None:
-            left_alone = torch._dynamo.disable(function)
+            left_alone = torch._dynamo.disable(function)  # type: ignore[no-untyped-call, unused-ignore]
             setattr(function, "left_alone", left_alone)
         return left_alone(*inputs, **named)
     return called  # type: ignore[return-value]
