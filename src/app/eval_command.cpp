@@ -21,7 +21,7 @@ struct EvalArguments {
   bool flip = false;             // --flip
   std::string scales;            // --scales 0.5,1,1.5; empty: not given
   WindowArguments windows;
-  bool per_image = false;        // --per-image
+  bool per_image = false;  // --per-image
 };
 
 void print_report(const EvalArguments& arguments, const EvalReport& report) {

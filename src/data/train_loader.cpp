@@ -114,8 +114,8 @@ TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& lo
   LOCKSTEP_CHECK(options_.batch > 0 && options_.first_batch >= 0 && options_.prefetch >= 0,
                  "a batch of ", options_.batch, " from ", options_.first_batch, ", ",
                  options_.prefetch, " ahead: expected at least 1, 0 and 0");
-  const BatchPlan plan = plan_batches(data_, store_.dataset(), options_.batch, options_.drop_last,
-                                      options_.divisor);
+  const BatchPlan plan =
+      plan_batches(data_, store_.dataset(), options_.batch, options_.drop_last, options_.divisor);
   batches_per_epoch = plan.batches_per_epoch;
   unpadded_size = plan.unpadded_size;
   size = plan.size;

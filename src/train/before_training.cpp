@@ -39,9 +39,8 @@ void check_loaded(const Config& config, const std::vector<Device>& devices, cons
                   std::vector<std::string>& warnings) {
   World& world = World::alone();
   const int ranks = make_rank_layout(world, devices).ranks();
-  const BatchPlan plan =
-      plan_batches(config.data, train, config.global_batch(ranks), config.batch.drop_last,
-                   config.size_divisor());
+  const BatchPlan plan = plan_batches(config.data, train, config.global_batch(ranks),
+                                      config.batch.drop_last, config.size_divisor());
   warn_of_padding(plan.unpadded_size, plan.size, warnings);
   append(warnings,
          check_training(config, devices, world, {plan.size, train.size(), plan.batches_per_epoch}));

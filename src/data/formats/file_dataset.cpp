@@ -161,8 +161,8 @@ void FileDataset::load(std::int64_t index, Sample& sample) const {
   const Size image{sample.image.height, sample.image.width};
   const Size mask{sample.labels.height, sample.labels.width};
   if (image != mask) {
-    throw DataError(concat(files.mask, ": expected the image's size ", to_string(image),
-                           " (", files.image, "), got ", to_string(mask),
+    throw DataError(concat(files.mask, ": expected the image's size ", to_string(image), " (",
+                           files.image, "), got ", to_string(mask),
                            read_image_size(files.image, ImageOrientation::kStored) == mask
                                ? "; the image is turned as its EXIF orientation says, and the mask "
                                  "is not: data.orientation = \"stored\" takes both as they lie in "
