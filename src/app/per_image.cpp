@@ -6,8 +6,8 @@
 #include <numeric>
 #include <vector>
 
-#include "app/files.h"
 #include "compare/table.h"
+#include "io/atomic_file.h"
 #include "io/image_io.h"
 #include "lockstep/io/image.h"
 #include "train/inference/image_files.h"
@@ -74,7 +74,7 @@ std::string format_images(const EvalReport& report) {
 
 void write_images(const EvalReport& report, const fs::path& folder) {
   make_output_folder(folder);
-  write_output(folder / "per_image.csv", to_csv(report));
+  write_file_atomically(folder / "per_image.csv", to_csv(report));
   for (std::size_t i = 0; i < report.worst.size(); ++i) {
     const ValidationExample& example = report.worst[i];
     std::string name = fs::path(example.name).stem().string();
