@@ -78,6 +78,10 @@ void time_steps(TrainingPlan& plan, DataParallel& replicas, TrainLoader& loader,
   plan.step_seconds = seconds[seconds.size() / 2];
 }
 
+EvaluationOptions windows_of(const TrainingPlan& plan) {
+  return {.windows = plan.config.windows(plan.config.bn.eval_stats)};
+}
+
 // Each device evaluates the largest image: any of them may have to.
 void plan_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader& loader) {
   const auto divisor = static_cast<int>(plan.config.architecture().size_divisor);
@@ -86,7 +90,8 @@ void plan_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader
   plan.largest_image = loader.dataset().describe(largest);
   plan.largest_size = batch.size;
   try {
-    replicas.evaluate(replicas.size(), [&](std::int64_t /*index*/) { return batch; });
+    replicas.evaluate(
+        replicas.size(), [&](std::int64_t /*index*/) { return batch; }, windows_of(plan));
   } catch (const Error& error) {
     throw Error(concat("evaluating the largest image, ", plan.largest_image, ": ", error.what()));
   }
@@ -98,7 +103,7 @@ void time_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader
   const auto divisor = static_cast<int>(plan.config.architecture().size_divisor);
   const std::int64_t count = std::min<std::int64_t>(kEvaluated, loader.size());
   const auto load = [&](std::int64_t index) { return loader.load(index, 1, divisor); };
-  const EvaluationOptions options{.windows = plan.config.windows(plan.config.bn.eval_stats)};
+  const EvaluationOptions options = windows_of(plan);
   replicas.evaluate(count, load, options);  // plans memory
   const Clock::time_point start = Clock::now();
   replicas.evaluate(count, load, options);
@@ -106,12 +111,14 @@ void time_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader
 }
 
 // What would refuse the training is thrown, as by the training.
-void warn_as_training(TrainingPlan& plan, const Dataset& train, const ValLoader& val) {
+void warn_as_training(TrainingPlan& plan, const TrainLoader& loader, const ValLoader& val) {
+  const Dataset& train = loader.dataset();
   begin_computing(plan.config, plan.devices);
   plan.warnings = check_training(plan.config, plan.devices, World::alone(),
                                  {plan.size, plan.train_images, plan.steps_per_epoch});
   check_evaluated_sizes(plan.config, static_cast<int>(plan.devices.size()), val);
   for (const Dataset* dataset : {&train, &val.dataset()}) warn_of_skipped(*dataset, plan.warnings);
+  warn_of_padding(loader.unpadded_size(), loader.size(), plan.warnings);
   for (std::string& text : look_at_data(plan.config, train, val.dataset()))
     plan.warnings.push_back(std::move(text));
 }
@@ -178,7 +185,7 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
   plan.steps = config.max_iters(plan.steps_per_epoch);
   plan.evaluations = count_evaluations(config, plan.steps);
   plan.rates = learning_rates(plan);
-  warn_as_training(plan, loader.dataset(), val_loader);
+  warn_as_training(plan, loader, val_loader);
 
   const auto replicas = make_replicas(config, devices, plan.global_batch, plan.size, nullptr);
   if (!config.model.backbone_weights.empty())

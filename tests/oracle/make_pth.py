@@ -94,7 +94,6 @@ REFUSED = {
     "system": (lambda: {"weight": torch.zeros(2), "x": Refused()}, "names posix.system"),
     "module": (network, "names torch.nn.modules.container.Sequential"),
     "sparse": (lambda: {"x": torch.zeros(3, 3).to_sparse()}, "_rebuild_sparse_tensor"),
-    "complex": (lambda: {"x": torch.zeros(3, dtype=torch.complex64)}, "torch.ComplexFloatStorage"),
     "tensor": (lambda: torch.zeros(3), "holds a tensor"),
     "list": (lambda: [torch.zeros(3)], "holds a list"),
     "nested": (lambda: {"generator": {"x": torch.zeros(3)}, "epoch": 2}, "a dict of [generator, epoch]"),

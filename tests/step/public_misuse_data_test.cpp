@@ -223,7 +223,7 @@ TEST_CASE("misuse of data sets, loaders and files throws") {
        }},
       {"safetensors of no type",
        [&] {
-         save_safetensors(folder.path() / "a", {{"a", {"F31", {1}, std::vector<std::byte>(4)}}});
+         save_safetensors(folder.path() / "a", {{"a", {"", {1}, std::vector<std::byte>(4)}}});
        }},
       {"safetensors of a negative extent",
        [&] {
