@@ -31,6 +31,8 @@ TRAININGS = {
     "resnet18": RESNET18,
 }
 PROCESSORS = ("Haswell", "EPYC-Rome")
+# The program would start itself again to have it set, and leave the processor that qemu imitates.
+ENVIRONMENT = {**os.environ, "GOMP_SPINCOUNT": "1000"}
 PART, PARTS = map(int, os.environ.get("LOCKSTEP_CHECK_PART", "1/1").split("/"))
 
 
@@ -53,7 +55,7 @@ def tensors_hash(checkpoint):
 def train(command, keys, devices, folder):
     done = subprocess.run([*command, "train", str(CONFIG), *overrides(keys + ["run.portable=true"]), "-d", devices,
                            "-o", str(folder)], capture_output=True, text=True,
-                          env={**os.environ, "OMP_NUM_THREADS": "2"}, check=False)
+                          env={**ENVIRONMENT, "OMP_NUM_THREADS": "2"}, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return tensors_hash(folder / "ckpt/last.safetensors")
@@ -113,7 +115,8 @@ def main():
         if here != elsewhere:
             problems.append(f"a portable run: the fastest kernels of this machine find {here}, those of every machine {elsewhere}")
     if shutil.which("qemu-x86_64"):
-        old = subprocess.run(["qemu-x86_64", "-cpu", "Nehalem", program, "--version"], capture_output=True, text=True)
+        old = subprocess.run(["qemu-x86_64", "-cpu", "Nehalem", program, "--version"], capture_output=True, text=True,
+                             env=ENVIRONMENT, check=False)
         if old.returncode != 1 or "needs a processor with AVX2" not in old.stderr:
             problems.append(f"an old processor: expected exit code 1 and a sentence, got {old.returncode}: {old.stderr}")
     if problems:
