@@ -94,12 +94,15 @@ def memory(place):
     images.mkdir()
     for name, size in {"a": 32, "b": 4096, "c": 40}.items():
         png(images / f"{name}.png", size, size)
-    done = run(["predict", place / "run", images, "-o", place / "maps"], preexec_fn=limited(resource.RLIMIT_AS, 700 << 20))
+    one_piece = ["--window", "4096,4096"]
+    done = run(["predict", place / "run", images, "-o", place / "maps", *one_piece], preexec_fn=limited(resource.RLIMIT_AS, 700 << 20))
     check(done.returncode == 1, f"predict without memory: exit code {done.returncode}, expected 1\n{done.stderr}")
     check("1 of 3 images failed" in done.stderr and str(images / "b.png") in done.stderr, f"the image is not named: {done.stderr}")
     check(" memory for " in done.stderr and "use smaller images" in done.stderr, f"no way out is told: {done.stderr}")
     for name in "ac":
         check((place / "maps" / f"{name}.png").exists(), f"{name}.png is not predicted, because another image failed")
+    done = run(["predict", place / "run", images, "-o", place / "windows"], preexec_fn=limited(resource.RLIMIT_AS, 700 << 20))
+    check(done.returncode == 0 and "in windows of 512x512" in done.stderr, f"predict in windows: {done.returncode}\n{done.stderr}")
     keys = overrides([*TINY, "data.size=[2048,2048]", "run.max_iters=1"])
     for arguments in (["train", CONFIG, "-o", place / "large"], ["plan", CONFIG], ["bench", "step", CONFIG]):
         done = run([*arguments, "-d", "cpu:1", *keys], preexec_fn=limited(resource.RLIMIT_AS, 500 << 20))
