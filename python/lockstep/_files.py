@@ -4,7 +4,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
-from typing import Union
+from typing import IO, Union
 
 _MOST_LINKS = 40  # as Linux has it
 
@@ -25,6 +25,11 @@ def write_text(path: Union[str, Path], text: str) -> None:
             file.write(text)
     else:
         _replace(target, text)
+
+
+def open_lines(path: Union[str, Path]) -> IO[str]:
+    """A new file of a folder of the package's own, for lines as they come."""
+    return open(path, "w", encoding="utf-8")
 
 
 def _descriptors() -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .._json_files import SCHEMA
+from .._files import open_lines, write_text
 from .._toml import write_toml
 from ..errors import LockstepError
 from ..table import Array
@@ -79,8 +80,8 @@ class Trial:
     def run(self, train: Callable[["Trial"], Any]) -> None:
         """Calls the training function, and writes the run's folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "config.toml").write_text(write_toml(self._config()), encoding="utf-8")
-        with (self.folder / "events.jsonl").open("w", encoding="utf-8") as events:
+        write_text(self.folder / "config.toml", write_toml(self._config()))
+        with open_lines(self.folder / "events.jsonl") as events:
             _write(events, {**self._header(), "type": "header"})
             train(self)
             if self._evaluate is None or not self._losses:
