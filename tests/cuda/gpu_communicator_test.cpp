@@ -214,8 +214,9 @@ TEST_CASE("device memory is zeroed and counted, and its lack is an error with a 
     CHECK(backend.allocated_bytes() == before + 1024);
   }
   CHECK(backend.allocated_bytes() == before);
-  CHECK_THROWS_WITH_AS(backend.allocate(std::size_t{1} << 41),
-                       doctest::Contains("use a smaller batch, crop or model"), Error);
+  CHECK_THROWS_WITH_AS(
+      backend.allocate(std::size_t{1} << 41),
+      doctest::Contains("use smaller images or crops, a smaller batch or a smaller model"), Error);
   CHECK(device_count() == 2);  // and the failed allocation is not told again
   CHECK(describe_device(1).multiprocessors == fake_runtime::kMultiprocessors);
   fake_runtime::use({.devices = 0});
