@@ -107,6 +107,11 @@ void Normalizer::apply(const Image& image, Size padded, float* result) const {
               0.0F);
 }
 
+Size padded_size(Size size, int divisor) {
+  const auto up = [divisor](int extent) { return (extent + divisor - 1) / divisor * divisor; };
+  return {up(size.height), up(size.width)};
+}
+
 void pad_labels(const LabelMap& labels, Size padded, Label ignored, Label* result) {
   const Label* in = labels.pixels.data();
   for (int y = 0; y < labels.height; ++y, in += labels.width) {

@@ -30,6 +30,9 @@ class Normalizer {
   std::array<std::array<float, 256>, 3> table_;  // [channel][value]
 };
 
+/// What an image fills when its sides become multiples of `divisor`.
+Size padded_size(Size size, int divisor);
+
 /// Copies labels to `result` [padded.height, padded.width]; right and bottom of them are
 /// `ignored`.
 void pad_labels(const LabelMap& labels, Size padded, Label ignored, Label* result);

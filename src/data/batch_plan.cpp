@@ -1,5 +1,6 @@
 #include "data/batch_plan.h"
 
+#include "data/augment.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -54,11 +55,6 @@ void check_loading(const DataOptions& data) {
   }
 }
 
-Size round_up(Size size, int divisor) {
-  const auto up = [divisor](int extent) { return (extent + divisor - 1) / divisor * divisor; };
-  return {up(size.height), up(size.width)};
-}
-
 std::int64_t count_batches(std::int64_t batch, bool drop_last, std::int64_t samples) {
   const std::int64_t rest = drop_last ? 0 : batch - 1;
   const std::int64_t count = (samples + rest) / batch;
@@ -78,7 +74,7 @@ BatchPlan plan_batches(const DataOptions& options, const Dataset& dataset, std::
   check_loading(options);
   const std::int64_t batches = count_batches(batch, drop_last, dataset.size());
   const Size size = batch_size(options, dataset);
-  return {round_up(size, divisor), size, batches};
+  return {padded_size(size, divisor), size, batches};
 }
 
 }  // namespace lockstep

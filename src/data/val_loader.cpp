@@ -7,15 +7,6 @@
 #include "lockstep/data/loader.h"
 
 namespace lockstep {
-namespace {
-
-int round_up(int value, int divisor) { return (value + divisor - 1) / divisor * divisor; }
-
-Size padded_size(Size size, int divisor) {
-  return {round_up(size.height, divisor), round_up(size.width, divisor)};
-}
-
-}  // namespace
 
 struct ValLoader::Impl {
   Impl(const DataOptions& data, std::uint64_t seed)

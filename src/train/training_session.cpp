@@ -70,6 +70,10 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
   make_alike_replicas();
   evaluator = std::make_unique<Evaluator>(config, *replicas);
   warn_of_data();
+  if (const auto text = window_warning(config, config.bn.eval_stats,
+                                       replicas->replica(layout.first_rank()).network())) {
+    warnings.push_back(*text);
+  }
   read_data();
   if (resume.found()) {
     resume.restore(*replicas, config, *data, folder, world, warnings);

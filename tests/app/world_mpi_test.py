@@ -94,13 +94,14 @@ with tempfile.TemporaryDirectory() as name:
            "statistics of its own; use -d cpu:1 in each of 2 processes")
     print("a run that has to go on as it was says how that is")
 
-    reports = [json.loads(run(launched(processes, "eval", root / "one", "-d", devices, "--json")).stdout)
-               for processes, devices in ((1, "cpu:4"), (2, "cpu:2"))]
-    for report in reports:
-        del report["devices"], report["seconds"]
-    if reports[0] != reports[1]:
-        sys.exit(f"two processes evaluate to\n{reports[1]}\nand one to\n{reports[0]}")
-    print("two processes evaluate as one does")
+    for windows in ((), ("--window", "16,16")):
+        reports = [json.loads(run(launched(processes, "eval", root / "one", "-d", devices, "--json", *windows)).stdout)
+                   for processes, devices in ((1, "cpu:4"), (2, "cpu:2"))]
+        for report in reports:
+            del report["devices"], report["seconds"]
+        if reports[0] != reports[1] or ("tile_mismatch" in reports[0]) != bool(windows):
+            sys.exit(f"two processes evaluate to\n{reports[1]}\nand one to\n{reports[0]}")
+    print("two processes evaluate as one does, in one piece and in windows")
 
     for processes, devices in ((1, "cpu:4"), (2, "cpu:2"), (2, "cpu:2")):  # the third finds all of it done
         text = run(launched(processes, "compare", CONFIG, "-d", devices, "--modes", "local,sync,ghost", "--seeds", 1, "-o", root / f"of{processes}",

@@ -103,6 +103,18 @@ TEST_CASE("windows begin where the rule says") {
   }
 }
 
+TEST_CASE("windows are spread evenly, halves rounded up, and a pixel is the nearest one's") {
+  const WindowAxis axis = window_axis(1000, 256, 0.5, 8);
+  CHECK(axis.starts == std::vector<int>{0, 128, 248, 376, 496, 624, 744});
+  CHECK(window_axis(95, 32, 0.9, 16).starts == std::vector<int>{0, 16, 32, 48, 64});
+  const WindowAxis two{4, {0, 3}};  // middles 1.5 and 4.5: pixel 3 is as near to both
+  CHECK(two.owners(7) == std::vector<int>{0, 0, 0, 0, 1, 1, 1});
+  const std::vector<float> weights = gaussian_weights({8, 8});
+  CHECK(weights[0] == doctest::Approx(0.001));
+  CHECK(weights[3 * 8 + 3] == doctest::Approx(0.778800783));
+  CHECK(weights[3 * 8 + 1] == doctest::Approx(0.038774208));
+}
+
 TEST_CASE("windows reach the image's end, are whole units and overlap as asked") {
   for (int extent = 1; extent < 90; ++extent) {
     for (const double overlap : {0.0, 0.25, 0.5, 0.9}) {

@@ -17,8 +17,6 @@ int scaled(int extent, double scale) {
   return std::max(1, static_cast<int>(std::lround(extent * scale)));
 }
 
-int round_up(int value, int divisor) { return (value + divisor - 1) / divisor * divisor; }
-
 double parse_scale(const std::string& word, const std::string& text) {
   double scale = 0;
   const char* const end = word.data() + word.size();
@@ -91,7 +89,7 @@ View Views::view(const Image& image, std::size_t scale) const {
   view.size = {scaled(image.height, factor), scaled(image.width, factor)};
   Image shown;
   Resizer().resize(image, view.size, {0, 0, view.size}, shown);
-  const Size padded{round_up(view.size.height, divisor_), round_up(view.size.width, divisor_)};
+  const Size padded = padded_size(view.size, divisor_);
   view.shape = {augmentation_.flip ? 2 : 1, padded.height, padded.width, 3};
   view.images.resize(static_cast<std::size_t>(view.shape.elements()));
   normalizer_.apply(shown, padded, view.images.data());
