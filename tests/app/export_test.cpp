@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/process.h"
+#include "app/tiny_config.h"
 #include "run/checkpoint.h"
 #include "run/run_folder.h"
 #include "support/errors.h"
@@ -252,20 +253,8 @@ TEST_CASE("export refuses what it cannot do, and says what to do") {
 TEST_CASE("export --average: the mean of the newest numbered checkpoints") {
   const test::TemporaryFolder folder;
   const fs::path run = folder.path() / "run", out = folder.path() / "mean.safetensors";
-  const fs::path config = folder.write("tiny.toml", R"([run]
-max_iters = 4
-checkpoint_every = 1
-[data]
-layout = "streets"
-size = [32, 32]
-train_images = 8
-val_images = 2
-[batch]
-global = 4
-[model]
-width = 4
-depth = 2
-)");
+  const fs::path config =
+      folder.write("tiny.toml", test::tiny_config("max_iters = 4\ncheckpoint_every = 1\n"));
   REQUIRE(run_lockstep({"train", config.string(), "-d", "cpu:1", "-o", run.string()}).exit_code ==
           0);
   const auto exported = [&](const char* count) {
