@@ -8,6 +8,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -33,6 +34,24 @@ namespace {
 using namespace nb::literals;
 
 using WithoutLock = nb::gil_scoped_release;
+
+/// Where an object was made. Its threads are there alone: a child that a process forks has the
+/// object without them, and would wait for them for ever.
+class Home {
+ public:
+  /// Throws Error in a forked child; `what`: whose home it is.
+  void expect(const char* what) const {
+    if (is_here()) return;
+    throw Error(concat("this ", what, " was made in process ", process_,
+                       ", and its threads are not in ", "this forked child, process ", getpid(),
+                       ": make one in the child, or start ",
+                       "children by multiprocessing.get_context(\"spawn\")"));
+  }
+  bool is_here() const { return getpid() == process_; }
+
+ private:
+  const pid_t process_ = getpid();
+};
 
 /// What train_step() tells.
 struct Step {
@@ -65,8 +84,15 @@ class Training {
     const WithoutLock without_lock;
     net_ = std::make_unique<DataParallel>(std::move(options));
   }
+  /// In a forked child the network stays: there is no thread to end.
+  ~Training() {
+    if (!home_.is_here()) static_cast<void>(net_.release());
+  }
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
 
   Step train_step(nb::handle images, nb::handle labels, std::optional<float> lr) {
+    home_.expect("DataParallel");
     const Array image_array = array_of(images, "images"), label_array = array_of(labels, "labels");
     check_images(image_array);
     const Shape shape = image_shape(image_array);
@@ -97,6 +123,7 @@ class Training {
   }
 
   nb::dict state_dict() {
+    home_.expect("DataParallel");
     TensorMap tensors;
     {
       const WithoutLock without_lock;
@@ -106,6 +133,7 @@ class Training {
   }
 
   ImportSummary load_state_dict(nb::handle state_dict, bool strict) {
+    home_.expect("DataParallel");
     const TensorMap tensors = tensors_of(state_dict);
     const WithoutLock without_lock;
     return net_->load_state_dict(tensors, strict);
@@ -136,6 +164,7 @@ class Training {
                        ", ", shape.width(), "]"));
   }
 
+  const Home home_;
   const Architecture architecture_;
   const int ignore_index_;
   float learning_rate_ = 0;
@@ -156,14 +185,20 @@ class SharedPredictor {
     if (threads < 0) throw ConfigError(concat("threads: expected 0 or more, got ", threads));
     Model network = architecture_of(arch, num_classes, model).model;
     if (own_statistics) network = normalize_by_image(std::move(network));
-    predictor_.emplace(std::move(network), tensors_of(weights),
-                       PredictorOptions{.device = devices.front(),
-                                        .threads = threads,
-                                        .output = output,
-                                        .norm = norm_of(bn, 1)});
+    const PredictorOptions options{
+        .device = devices.front(), .threads = threads, .output = output, .norm = norm_of(bn, 1)};
+    predictor_ = std::make_unique<Predictor>(std::move(network), tensors_of(weights), options);
   }
 
+  /// In a forked child the network stays: there is no thread to end.
+  ~SharedPredictor() {
+    if (!home_.is_here()) static_cast<void>(predictor_.release());
+  }
+  SharedPredictor(const SharedPredictor&) = delete;
+  SharedPredictor& operator=(const SharedPredictor&) = delete;
+
   nb::tuple predict(nb::handle images) {
+    home_.expect("Predictor");
     const Array array = array_of(images, "images");
     check_images(array);
     Shape shape;
@@ -190,8 +225,9 @@ class SharedPredictor {
   }
 
  private:
+  const Home home_;
   std::mutex mutex_;
-  std::optional<Predictor> predictor_;
+  std::unique_ptr<Predictor> predictor_;
 };
 
 /// The library's errors as those of the package, by the exit codes that they have in a program.

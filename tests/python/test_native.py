@@ -253,6 +253,45 @@ def test_two_threads_are_told(batch):
     assert net.steps == len(done) and len(done) + len(said) == 60
 
 
+def in_a_forked_child(work):
+    """What `work` raises there; it ends by a signal where it hangs."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            work()
+            said = "nothing"
+        except lockstep.LockstepError as error:
+            said = str(error)
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        said = stream.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return said
+
+
+def test_a_forked_child_is_told_that_the_threads_are_elsewhere(batch):
+    net = native.DataParallel("cpu:2", **SMALL)
+    net.train_step(*batch)
+    weights = net.state_dict()
+    predictor = native.Predictor("unet", weights, CLASSES, model=MODEL)
+    expected = (rf"this {{}} was made in process {os.getpid()}, and its threads are not in this forked child, process \d+: make one in the "
+                r"child, or start children by")
+    for name, work in (("DataParallel", lambda: net.train_step(*batch)), ("DataParallel", net.state_dict),
+                       ("DataParallel", lambda: net.load_state_dict(weights)), ("Predictor", lambda: predictor.predict(batch[0]))):
+        assert re.match(expected.format(name), in_a_forked_child(work))
+
+    def drop():  # ends no thread of the parent
+        nonlocal net, predictor
+        net = predictor = None
+        gc.collect()
+    assert in_a_forked_child(drop) == "nothing"
+    net.train_step(*batch)
+
+
 def test_errors_of_a_step(batch):
     images, labels = batch
     net = native.DataParallel("cpu:2", **SMALL)

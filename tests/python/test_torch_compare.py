@@ -1,5 +1,8 @@
 """lockstep.torch.compare(): a training function of one's own, paired by seed; and what ends up in its folder."""
 import copy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +132,27 @@ def test_own_statistics(tmp_path):
     assert torch.allclose(vectors(x[:, :, 0, 0].float()), nn.BatchNorm1d(3).eval()(x[:, :, 0, 0].float()))
     with pytest.raises(LockstepError, match="0 sees one value per channel of an image"):
         own_statistics(nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False)))(torch.randn(2, 3))
+
+
+def ranks_say(size, *arguments):
+    """What each rank of a comparison over gloo has printed."""
+    if not torch.distributed.is_available():
+        pytest.skip("this PyTorch has no torch.distributed")
+    file = Path(__file__).with_name("compare_rank.py")
+    ranks = [subprocess.Popen([sys.executable, "-B", file, str(rank), str(size), *arguments], stdout=subprocess.PIPE, text=True)
+             for rank in range(size)]
+    said = [rank.communicate(timeout=280)[0] for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks)
+    return said
+
+
+def test_processes_that_train_together_are_one_with_the_whole_batch(program, tmp_path):
+    assert ranks_say(1, tmp_path / "one") == [""] and ranks_say(2, tmp_path / "two") == ["", ""]
+    one, two = (lockstep.read_comparison(tmp_path / name) for name in ("one", "two"))
+    for name, row in one.rows.items():
+        for seed, score in row.by_seed.items():
+            assert two.rows[name].by_seed[seed] == pytest.approx(score, abs=0.3), name
+    assert two.run("sync", 0).evaluations["loss"][-1] == pytest.approx(one.run("sync", 0).evaluations["loss"][-1], rel=1e-5)
+    assert two.run("local", 0).evaluations["loss"][-1] != pytest.approx(two.run("sync", 0).evaluations["loss"][-1], rel=1e-5)
+    for said in ranks_say(2, tmp_path / "seeds", "seeds"):
+        assert "local-s0: rank " in said and "has other initial weights" in said

@@ -11,7 +11,7 @@ from .._program import find_program, run_program
 from ..comparison import Comparison, read_comparison
 from ..errors import LockstepError
 from .batches import class_labels
-from .trial import MODES, Trial
+from .trial import MODES, Ranks, Trial
 
 Progress = Union[bool, Callable[[str], None]]
 
@@ -29,27 +29,33 @@ def compare(train: Callable[[Trial], Any], *, output: Union[str, Path], global_b
     modes: "local", "sync", "instance". seeds: how many, or a list. classes: names, or how many.
     score: "mIoU", or "top1" for a classifier; from the confusion matrices that your evaluation returns.
 
+    Under torchrun, after init_process_group(), every rank calls it: they train together, "sync" over all of them, and rank 0
+    writes. A rank's step has global_batch / ranks images.
+
     The same call again goes on after the last run that was finished; with more seeds, modes or numbers it trains those that are
     missing. Runs are known by mode, seed, batch and classes: after a change of `train` take another folder.
     Raises ValueError for arguments other than these, ProgramNotFoundError before any training where there is no program, and
-    LockstepError where runs of one seed did not begin alike. What `train` raises ends all.
+    LockstepError where runs of one seed, or ranks, did not begin alike. What `train` raises ends all.
     """
     find_program()
     folder = Path(output)
     names = [f"class {number}" for number in range(classes)] if isinstance(classes, int) else list(classes)
     numbers = [images_per_device] if isinstance(images_per_device, int) else list(images_per_device)
-    plan = _planned(modes.split(",") if isinstance(modes, str) else list(modes), numbers, global_batch)
+    together = Ranks()
+    plan = _planned(modes.split(",") if isinstance(modes, str) else list(modes), numbers, global_batch, together.size)
     if score not in ("mIoU", "top1"):
         raise ValueError(f"expected score=\"mIoU\" or \"top1\", got {score!r}")
-    trials = [Trial(folder / f"{name}-s{seed}", mode, seed, global_batch, images, len(numbers) > 1, names, score)
+    trials = [Trial(folder / f"{name}-s{seed}", mode, seed, global_batch, images, len(numbers) > 1, names, score, together)
               for seed in (range(seeds) if isinstance(seeds, int) else seeds) for name, mode, images in plan]
     first: Dict[int, Tuple[str, Dict[str, Any]]] = {}
     for number, trial in enumerate(trials, 1):
-        _tell(progress, f"[{number}/{len(trials)}] {trial.folder.name}")
-        if not _is_done(trial):
+        if together.rank == 0:
+            _tell(progress, f"[{number}/{len(trials)}] {trial.folder.name}")
+        if not together.first(lambda: _is_done(trial)):
             trial.run(train)
-        _expect_alike(first, trial)
-    run_program(["compare", str(folder), "-o", str(folder), "--json", "--no-images"], False, keep_stdout=True)
+        together.first(lambda: _expect_alike(first, trial))
+    together.first(lambda: run_program(["compare", str(folder), "-o", str(folder), "--json", "--no-images"], False,
+                                       keep_stdout=True))
     return read_comparison(folder)
 
 
@@ -69,12 +75,16 @@ def evaluate(model: nn.Module, loader: Iterable[Any], classes: int, ignore_index
     return matrix, total / max(labels_seen, 1)
 
 
-def _planned(modes: List[str], numbers: List[int], global_batch: int) -> List[Tuple[str, str, int]]:
+def _planned(modes: List[str], numbers: List[int], global_batch: int, ranks: int) -> List[Tuple[str, str, int]]:
     """Folder, mode and images that share statistics, of each cell."""
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown or not modes:
         raise ValueError(f"expected modes of {', '.join(MODES)}, got {', '.join(unknown) or 'none'}")
+    if global_batch % ranks:
+        raise ValueError(f"expected a global batch that {ranks} ranks share evenly, got {global_batch}")
     for number in numbers:
+        if ranks > 1 and number > 0 and global_batch // ranks % number:
+            raise ValueError(f"expected images per device that divide a rank's {global_batch // ranks} images, got {number}")
         if number < 1 or global_batch % number or number == global_batch:
             raise ValueError(f"expected images per device that divide the global batch of {global_batch}, and are fewer, got "
                              f"{number}")

@@ -16,28 +16,65 @@ from .._files import open_lines, write_text
 from .._toml import write_toml
 from ..errors import LockstepError
 from ..table import Array
-from .convert import ghost, own_statistics, revert
+from .convert import convert, ghost, own_statistics, revert
 
 Evaluate = Callable[[nn.Module], Tuple[Any, float]]  # a confusion matrix [labels, classes], and the mean loss
 
 MODES = ("local", "sync", "instance")
 
 
+class Ranks:
+    """The processes of torch.distributed that train together, where there are any; else this one alone."""
+
+    def __init__(self) -> None:
+        distributed = torch.distributed
+        together = distributed.is_available() and distributed.is_initialized()
+        self.rank = distributed.get_rank() if together else 0
+        self.size = distributed.get_world_size() if together else 1
+
+    def all(self, own: Any) -> List[Any]:
+        """What every rank says, in their order."""
+        said = [own] * self.size
+        if self.size > 1:
+            torch.distributed.all_gather_object(said, own)
+        return said
+
+    def first(self, make: Callable[[], Any]) -> Any:
+        """What `make` returns on rank 0, which alone calls it. What it raises there is raised on all."""
+        said: List[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                said = [make(), None]
+            except LockstepError as error:
+                said = [None, error]
+        if self.size > 1:
+            torch.distributed.broadcast_object_list(said, 0)
+        if said[1] is not None:
+            raise said[1]
+        return said[0]
+
+
 class Trial:
     """A mode and a seed. The training function makes its network, has it changed by convert(), trains it as ever, calls log()
-    after each step, and score() after each epoch or at the end."""
+    after each step, and score() after each epoch or at the end.
+
+    rank, ranks: of the processes that call the function together, under torchrun. batch: images of a step on this rank."""
 
     def __init__(self, folder: Path, mode: str, seed: int, global_batch: int, images_per_device: int, curve: bool,
-                 classes: List[str], score_name: str):
+                 classes: List[str], score_name: str, together: Ranks):
         self.folder = folder
         self.mode = mode
         self.seed = seed
+        self.rank = together.rank
+        self.ranks = together.size
         self.global_batch = global_batch
+        self.batch = global_batch // together.size
         self.images_per_device = images_per_device
         self.curve = curve
         self.classes = classes
         self.score_name = score_name
         self.steps = 0
+        self._together = together
         self._model: Optional[nn.Module] = None
         self._evaluate: Optional[Evaluate] = None
         self._evaluations: List[Dict[str, Any]] = []
@@ -48,8 +85,9 @@ class Trial:
         self._hook: Any = None
 
     def convert(self, model: nn.Module) -> nn.Module:
-        """`model` as the mode has it: "local" normalises slices of the batch, as so many devices would, "sync" the whole batch,
-        "instance" each image by itself. Called once, before the optimizer is made and with the initial weights.
+        """`model` as the mode has it: "local" normalises slices of the batch, as so many devices would, "sync" the whole batch
+        of all ranks, "instance" each image by itself. Called once, before the optimizer is made, with the initial weights, and
+        before DistributedDataParallel wraps the network.
 
         Raises LockstepError for a second call.
         """
@@ -57,7 +95,9 @@ class Trial:
             raise LockstepError("convert() was called twice in one training: a trial trains one network")
         self._weights = digest_of(revert(model).state_dict())
         if self.mode == "local":
-            model = ghost(model, self.global_batch // self.images_per_device)
+            model = ghost(model, self.batch // self.images_per_device)
+        elif self.mode == "sync" and self.ranks > 1:
+            model = convert(model)
         elif self.mode == "instance":
             model = own_statistics(model)
         self._model = model
@@ -73,25 +113,42 @@ class Trial:
     def score(self, evaluate: Evaluate) -> None:
         """Scores the network as it is. `evaluate(model)` returns a confusion matrix [labels, classes] and the mean loss over
         validation images; lockstep.torch.evaluate() is one. After the last call the network is also scored by own statistics.
+        Every rank calls it, and that of rank 0 counts, so that it takes all images.
         """
         self._evaluations.append(self._scored(self._expect_model(), evaluate, "device0"))
         self._evaluate = evaluate
 
     def run(self, train: Callable[["Trial"], Any]) -> None:
-        """Calls the training function, and writes the run's folder."""
+        """Calls the training function; rank 0 writes the run's folder."""
+        if self.rank > 0:
+            train(self)
+            self._end()
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / "config.toml", write_toml(self._config()))
         with open_lines(self.folder / "events.jsonl") as events:
             _write(events, {**self._header(), "type": "header"})
             train(self)
-            if self._evaluate is None or not self._losses:
-                raise LockstepError(f"{self.folder.name}: the training function has to call trial.log(loss) after each step and "
-                                    f"trial.score(evaluate) at the end")
-            self._hook.remove()
+            end = self._end()
             for each in self._evaluations:
                 _write(events, {"type": "eval", **each})
-            _write(events, {"type": "end", "step": self.steps, "status": "done", "exit_code": 0, "summary": self._summary(),
-                            "initial_weights": self._weights, "data_order": self._order.hexdigest()})
+            _write(events, end)
+
+    def _end(self) -> Dict[str, Any]:
+        """What the run's last line says, of what all ranks have seen."""
+        if self._evaluate is None or not self._losses:
+            raise LockstepError(f"{self.folder.name}: the training function has to call trial.log(loss) after each step and "
+                                f"trial.score(evaluate) at the end")
+        self._hook.remove()
+        seen = self._together.all((self._weights, self._order.hexdigest(), self.steps))
+        for rank, (weights, _, steps) in enumerate(seen):
+            if (weights, steps) != (self._weights, self.steps):
+                raise LockstepError(f"{self.folder.name}: rank {rank} has other initial weights or another number of steps than "
+                                    f"rank {self.rank}: call torch.manual_seed(trial.seed) before the network is made, and give "
+                                    f"every rank as many batches")
+        orders = [order for _, order, _ in seen]
+        return {"type": "end", "step": self.steps, "status": "done", "exit_code": 0, "summary": self._summary(),
+                "initial_weights": self._weights, "data_order": orders[0] if self.ranks == 1 else digest_of(orders)}
 
     def _expect_model(self) -> nn.Module:
         if self._model is None:
@@ -102,10 +159,11 @@ class Trial:
         """Keeps a digest of what the network is trained with."""
         if not model.training or not inputs or not isinstance(inputs[0], Tensor):
             return
-        if len(inputs[0]) != self.global_batch:
-            raise LockstepError(f"{self.folder.name}: expected batches of {self.global_batch} images, the global batch, got "
-                                f"{len(inputs[0])}; drop the last batch of an epoch (DataLoader(..., drop_last=True)), or say "
-                                f"global_batch={len(inputs[0])}")
+        if len(inputs[0]) != self.batch:
+            share = "the global batch" if self.ranks == 1 else f"rank {self.rank}'s of {self.global_batch}"
+            raise LockstepError(f"{self.folder.name}: expected batches of {self.batch} images, {share}, got {len(inputs[0])}; drop "
+                                f"the last batch of an epoch (DataLoader(..., drop_last=True)), or say "
+                                f"global_batch={len(inputs[0]) * self.ranks}")
         self._order.update(inputs[0].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
 
     def _scored(self, model: nn.Module, evaluate: Evaluate, by: str) -> Dict[str, Any]:
@@ -142,12 +200,13 @@ class Trial:
     def _identity(self) -> Dict[str, Any]:
         # On a curve slices stand for devices.
         mode = "ghost" if self.curve and self.mode == "local" else self.mode
-        return {"config_hash": self.key, "bn_mode": mode, "seed": self.seed, "devices": "cpu:1"}
+        return {"config_hash": self.key, "bn_mode": mode, "seed": self.seed, "devices": f"cpu:{self.ranks}"}
 
     @property
     def key(self) -> str:
         """What tells whether a finished run is this one."""
-        return digest_of([self.mode, self.seed, self.global_batch, self.images_per_device, self.classes, self.score_name])
+        what = [self.mode, self.seed, self.global_batch, self.images_per_device, self.classes, self.score_name]
+        return digest_of(what if self.ranks == 1 else [*what, self.ranks])
 
     def _config(self) -> Dict[str, Any]:
         return {"run": {"name": "torch", "seed": self.seed}, "bn": {"mode": self._identity()["bn_mode"]},
@@ -162,7 +221,7 @@ class Trial:
         others = [] if self.mode == "instance" else [self._by_own(model)]
         steps = np.diff(self._times) if len(self._times) > 1 else np.zeros(1)
         step = float(np.median(steps))
-        return {**self._identity(), "placement": "cpu:1", "device_count": self.global_batch // self.images_per_device,
+        return {**self._identity(), "placement": f"cpu:{self.ranks}", "device_count": self.global_batch // self.images_per_device,
                 "global_batch": self.global_batch, "iterations": self.steps, "max_iters": self.steps,
                 "parameters": sum(each.numel() for each in model.parameters()), "classes": self.classes, "evaluation": last,
                 "other_stats": others, f"best_{self.score_name}": best[self.score_name], "best_iter": best["step"],
