@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <functional>
 #include <memory>
 
 #include "app/command.h"
@@ -114,15 +116,13 @@ Diagnostic test_exchange(const std::string& text) {
   }
 }
 
-std::vector<Diagnostic> examine() {
-  std::vector<Diagnostic> findings = probe_cpu();
-  findings.push_back(test_exchange(fmt::format("cpu:{}", kReplicas)));
-  for (Diagnostic& finding : probe_cuda()) findings.push_back(std::move(finding));
-  if (cuda_device_count() > 0) {
-    findings.push_back(test_exchange(fmt::format("cuda:0x{}", kReplicas)));
-  }
-  if (cuda_device_count() > 1) findings.push_back(test_exchange("cuda:all"));
-  return findings;
+/// Calls `found` with each finding as soon as it is there: a device that hangs hides no other.
+void examine(const std::function<void(const Diagnostic&)>& found) {
+  for (const Diagnostic& finding : probe_cpu()) found(finding);
+  found(test_exchange(fmt::format("cpu:{}", kReplicas)));
+  for (const Diagnostic& finding : probe_cuda()) found(finding);
+  if (cuda_device_count() > 0) found(test_exchange(fmt::format("cuda:0x{}", kReplicas)));
+  if (cuda_device_count() > 1) found(test_exchange("cuda:all"));
 }
 
 void declare_doctor(Options& options, DoctorArguments& arguments) {
@@ -131,23 +131,27 @@ void declare_doctor(Options& options, DoctorArguments& arguments) {
   options.add_json();
 }
 
+void print(const Diagnostic& finding, bool verbose) {
+  fmt::print("{} {:<22} {}\n", finding.good ? "ok  " : "FIX ", finding.topic, finding.text);
+  if (!finding.advice.empty()) fmt::print("     {:<22} -> {}\n", "", finding.advice);
+  if (verbose) {
+    for (const std::string& detail : finding.details) fmt::print("     {:<22} {}\n", "", detail);
+  }
+  std::fflush(stdout);
+}
+
 int run_doctor(const DoctorArguments& arguments) {
-  const std::vector<Diagnostic> findings = examine();
   bool good = true;
   Json json = Json::array();
-  for (const Diagnostic& finding : findings) {
+  examine([&](const Diagnostic& finding) {
     good = good && finding.good;
     json.push_back({{"good", finding.good},
                     {"topic", finding.topic},
                     {"text", finding.text},
                     {"advice", finding.advice},
                     {"details", finding.details}});
-    if (arguments.common.json) continue;
-    fmt::print("{} {:<22} {}\n", finding.good ? "ok  " : "FIX ", finding.topic, finding.text);
-    if (!finding.advice.empty()) fmt::print("     {:<22} -> {}\n", "", finding.advice);
-    if (!arguments.verbose) continue;
-    for (const std::string& detail : finding.details) fmt::print("     {:<22} {}\n", "", detail);
-  }
+    if (!arguments.common.json) print(finding, arguments.verbose);
+  });
   if (arguments.common.json) fmt::print("{}\n", json_text(json, 2));
   return good ? kExitDone : kExitFailure;
 }

@@ -47,7 +47,8 @@ Probe::Probe(ProbeOptions options)
   const Shape part = options_.input.with_batch(chunk_sizes(options_.input.batch(), size).front());
   threads_.run([&](int rank) {
     Rank& own = (*ranks_)[static_cast<std::size_t>(rank)];
-    own.backend = make_backend(options_.devices[static_cast<std::size_t>(rank)], 1);
+    own.backend =
+        make_backend(options_.devices[static_cast<std::size_t>(rank)], 1, {.tf32 = false});
     group_->at(rank).attach(*own.backend);
     own.network = build_network(options_.model, options_.norm, part, plan, *own.backend, own.store);
   });

@@ -57,7 +57,7 @@ DataParallelOptions small_training(const std::vector<Device>& devices, const Nor
   options.input = {kMostImages, kSide, kSide, 3};
   options.losses = {{"out", CrossEntropyLoss{.ignore_index = kIgnored}}};
   options.communicator.stall_timeout = std::chrono::seconds(20);
-  options.backend.sums_by_image = true;
+  options.backend = {.tf32 = false, .sums_by_image = true};
   options.placement_invariant = norm.options.mode == BatchNormMode::kSync;
   return options;
 }
@@ -320,6 +320,7 @@ Measured check_plain_training(const std::vector<Device>& devices, bool adamw) {
   options.norm = SyncBatchNorm();
   options.input = {kToySamples, kToyIn};
   options.losses = {{"out", MeanSquaredErrorLoss{}}};
+  options.backend.tf32 = false;
   if (adamw) {
     options.optimizer = AdamW{.weight_decay = decay, .norm_weight_decay = norm_decay};
   } else {

@@ -188,6 +188,26 @@ TEST_CASE("convolutions and their gradients match loops in double") {
   });
 }
 
+// Factors that TF32 holds exactly: its result is then that of fp32, and what else it gets wrong
+// shows.
+TEST_CASE("convolutions in TF32 match loops in double where no factor needs rounding") {
+  if (cuda_device_count() == 0) {
+    MESSAGE("SKIPPED: no CUDA device answers");
+    return;
+  }
+  const auto backend = make_backend({DeviceKind::kCuda, 0, 0}, 1, {.tf32 = true});
+  const TypedBackend on{*backend, DType::kFloat32};
+  for (const ConvCase& c : conv_cases()) {
+    CAPTURE(std::string(c.name));
+    Setup s(c, DType::kBFloat16);
+    s.weight = stored_values(DType::kBFloat16, s.weight);
+    on->convolutions().prepare_conv2d(c.geometry, c.input, on.dtype, true, true);
+    check_forward(on, c, s, false);
+    check_backward_data(on, c, s);
+    check_backward_weights(on, c, s);
+  }
+}
+
 TEST_CASE("a convolution's operands have one type, and one that the backend has") {
   for_each_type([](const TypedBackend& on) {
     const ConvGeometry g = square_conv(4, 4, 3, 1);

@@ -21,8 +21,10 @@ std::vector<NamedBackend> fake_gpu(const BackendOptions& options) {
 
 }  // namespace
 
-std::vector<NamedBackend> available_backends() { return fake_gpu({}); }
+std::vector<NamedBackend> available_backends() { return fake_gpu({.tf32 = false}); }
 
-std::vector<NamedBackend> backends_by_image() { return fake_gpu({.sums_by_image = true}); }
+std::vector<NamedBackend> backends_by_image() {
+  return fake_gpu({.tf32 = false, .sums_by_image = true});
+}
 
 }  // namespace lockstep::test

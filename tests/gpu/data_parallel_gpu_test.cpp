@@ -63,6 +63,16 @@ TEST_CASE("one replica on the GPU trains as one on the CPU") {
                trained_outcome(toy_options(1, BatchNormMode::kLocal)), 2e-4);
 }
 
+// TF32 is what a training takes where nothing is said (run.tf32). It rounds factors to 10 bits:
+// by at most 2^-11 of themselves, five hundredths of a percent.
+TEST_CASE("one replica that rounds to TF32 trains as one that does not, within its ten bits") {
+  if (no_gpu()) return;
+  DataParallelOptions rounding = on_gpu(1, BatchNormMode::kLocal, TransportKind::kEvent);
+  rounding.backend.tf32 = true;
+  check_within(trained_outcome(rounding),
+               trained_outcome(on_gpu(1, BatchNormMode::kLocal, TransportKind::kEvent)), 2e-2);
+}
+
 TEST_CASE("sync on N replicas of a GPU is one replica with the whole batch") {
   if (no_gpu()) return;
   const Outcome whole = trained_outcome(on_gpu(1, BatchNormMode::kLocal, TransportKind::kEvent));
@@ -134,7 +144,6 @@ TEST_CASE("a graph of several synchronized replicas replays the bits of an issue
   if (!no_gpu()) check_graph(4, BatchNormMode::kSync);
 }
 
-// Processes are threads here, which share the GPU.
 // Images whose values are worth the way to the host.
 TEST_CASE("what waits on the host comes back with its bits, issued and recorded") {
   if (no_gpu()) return;
@@ -157,6 +166,7 @@ TEST_CASE("what waits on the host comes back with its bits, issued and recorded"
   CHECK(trained(true, true) == kept);
 }
 
+// Processes are threads here, which share the GPU.
 TEST_CASE("two processes of two replicas end at the bits of one of four") {
   if (no_gpu()) return;
   for (const BatchNormMode mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {

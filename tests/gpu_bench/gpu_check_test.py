@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """tools/gpu_check on a bundle of stand-ins: what it plans, and what is left of a run that is cut short."""
+import fnmatch
 import os
 import pathlib
 import re
@@ -137,14 +138,24 @@ class GpuCheck(unittest.TestCase):
         seconds = {}
         for part, most, *_ in plan():
             seconds[part] = seconds.get(part, 0) + int(most)
-        self.assertEqual(list(seconds), ["start", "1", "2", "5", "4", "3", "6"])  # in the order in which they are done
+        self.assertEqual(list(seconds), ["start", "1", "2", "5", "4", "3", "6", "7"])  # in the order in which they are done
         self.assertLessEqual(max(seconds.values()), LONGEST_PART)
         self.assertLessEqual(max(seconds.values()) + seconds["start"], LONGEST_COMMAND - 20)
 
     def test_checks_have_names_of_their_own_and_the_sanitizers_come_last(self):
         checks = [check for _, _, check, *_ in plan() if check != "doctor"]
         self.assertEqual(len(checks), len(set(checks)))
-        self.assertEqual(checks[-4:], ["memcheck", "racecheck", "initcheck", "synccheck"])
+        self.assertEqual(checks[-8:-4], ["memcheck", "racecheck", "initcheck", "synccheck"])
+        self.assertTrue(all(check.startswith(("memcheck, ", "racecheck, ")) for check in checks[-4:]), checks)
+
+    def test_every_case_on_a_gpu_is_run(self):
+        """Also where this build has none of the programs: cases are read from the source."""
+        cases = re.findall(r'TEST_CASE\("([^"]+)"', (ROOT / "tests/gpu/data_parallel_gpu_test.cpp").read_text())
+        patterns = [pattern for _, _, _, *command in plan() if command and "compute-sanitizer" not in command[0]
+                    for names in re.findall(r"-tc=(.*)", command[0]) for pattern in names.split(",")]
+        self.assertGreater(len(cases), 10)
+        for case in cases:
+            self.assertTrue(any(fnmatch.fnmatchcase(case, pattern) for pattern in patterns), f"no row runs: {case}")
 
     def test_the_bundle_has_what_the_benchmarks_run(self):
         bundle = (ROOT / "tools/gpu_check").read_text().partition("bundle() {")[2].partition("\n}\n")[0]
@@ -282,6 +293,16 @@ class GpuCheck(unittest.TestCase):
         for name in ("synccheck", "step on cuda:0,1 beside cuda:0x2"):
             self.assertEqual(rows[name][0], "SKIPPED")
 
+    def test_a_profile_by_ncu_is_that_of_the_timed_steps_with_warm_caches(self):
+        (self.bundle / "bin/nsys").unlink()
+        if shutil.which("nsys"):
+            self.skipTest("SKIPPED: nsys is installed here")
+        self.write_program("ncu", STAND_IN)
+        self.assertEqual(self.run_all("--part", "2"), 0)
+        call = next(line for line in (self.bundle / "calls").read_text().splitlines() if "/ncu " in line)
+        for flag in ("--cache-control none", "--profile-from-start off", f"--csv --log-file {self.bundle}/out.ncu.csv"):
+            self.assertIn(flag, call)
+
     def test_files_land_in_OUT_with_the_choices_of_an_earlier_run(self):
         (self.bundle / "earlier.json").write_text("earlier\n")
         folder = self.bundle / "results"
@@ -292,7 +313,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((folder / "gpu_check.autotune.json").read_text(), "earlier\nchoice\n")
 
     def test_wrong_arguments_are_named(self):
-        for arguments, text in ((["--part", "9"], "a number from 1 to 6, not 9"), (["--only", "tests"], "--only"),
+        for arguments, text in ((["--part", "9"], "a number from 1 to 7, not 9"), (["--only", "tests"], "--only"),
                                 (["--part"], "--part")):
             process = self.start(*arguments)
             output, _ = process.communicate(timeout=60)

@@ -42,6 +42,7 @@ DataParallelOptions toy_options(int ranks, BatchNormMode mode, std::int64_t batc
   options.norm.options.mode = mode;
   options.input = {batch, kSize.height, kSize.width, 3};
   options.losses = {{"out", CrossEntropyLoss{}}};
+  options.backend.tf32 = false;
   options.seed = 9;
   options.optimizer = Sgd{.weight_decay = 1e-3F};
   return options;

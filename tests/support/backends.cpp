@@ -16,8 +16,10 @@ std::vector<NamedBackend> all_backends(const BackendOptions& of_gpu) {
 
 }  // namespace
 
-std::vector<NamedBackend> available_backends() { return all_backends({}); }
+std::vector<NamedBackend> available_backends() { return all_backends({.tf32 = false}); }
 
-std::vector<NamedBackend> backends_by_image() { return all_backends({.sums_by_image = true}); }
+std::vector<NamedBackend> backends_by_image() {
+  return return all_backends({.tf32 = false, .sums_by_image = true});
+}
 
 }  // namespace lockstep::test

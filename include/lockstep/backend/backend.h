@@ -119,7 +119,8 @@ class Backend {
 /// How a backend may compute.
 struct BackendOptions {
   /// Whether convolutions of fp32 tensors may round their operands to TF32's 10 bits (CUDA only).
-  bool tf32 = false;
+  /// As of the program (run.tf32) and of PyTorch's convolutions; false: exact fp32.
+  bool tf32 = true;
   /// Whether convolutions on CPU devices may round the factors of their products to bf16, where the
   /// processor multiplies such numbers (AMX, AVX512-BF16): sums and tensors stay fp32.
   bool bf16_convolutions = false;
