@@ -168,6 +168,7 @@ void CudaBackend::upload(const Tensor& destination, const void* source) {
   check_transfer(destination, source);
   const DeviceGuard guard(device_.ordinal);
   uploads_.upload(destination.data, source, dense_bytes(destination));
+  follow_no_kernel();
 }
 
 void CudaBackend::download(void* destination, const Tensor& source) {
@@ -176,6 +177,7 @@ void CudaBackend::download(void* destination, const Tensor& source) {
   if (bytes == 0) return;
   const DeviceGuard guard(device_.ordinal);
   const HostWaits::Wait wait(*waits());  // where the destination is not pinned
+  follow_no_kernel();
   check_cuda(
       cudaMemcpyAsync(destination, source.data, bytes, cudaMemcpyDeviceToHost, stream_.get()),
       "cudaMemcpyAsync from the device");
@@ -191,7 +193,7 @@ void CudaBackend::stage(const Tensor& staged, const void* source) {
 
 void CudaBackend::take_staged(const Tensor& staged, const Tensor& destination) {
   const DeviceGuard guard(device_.ordinal);
-  staged_.make_wait(stream_.get());
+  wait_for(staged_);
   copy(staged, destination, false);
   taken_.record(stream_.get());
 }
@@ -201,7 +203,8 @@ std::unique_ptr<Readback> CudaBackend::make_readback(const Tensor& source, int s
 }
 
 std::unique_ptr<Offload> CudaBackend::make_offload(std::span<const Tensor> tensors) {
-  return std::make_unique<PinnedOffload>(device_.ordinal, stream_.get(), tensors);
+  return std::make_unique<PinnedOffload>(
+      device_.ordinal, stream_.get(), [this](const Event& event) { wait_for(event); }, tensors);
 }
 
 void CudaBackend::synchronize() {

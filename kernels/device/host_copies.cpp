@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "backend/operand_checks.h"
 #include "kernels/device/check_cuda.h"
@@ -51,8 +52,13 @@ const void* PinnedReadback::wait(int slot) {
   return at(slot).memory.data();
 }
 
-PinnedOffload::PinnedOffload(int ordinal, Stream stream, std::span<const Tensor> tensors)
-    : ordinal_(ordinal), stream_(stream), copies_(ordinal), issued_(ordinal) {
+PinnedOffload::PinnedOffload(int ordinal, Stream stream, std::function<void(const Event&)> wait_for,
+                             std::span<const Tensor> tensors)
+    : ordinal_(ordinal),
+      stream_(stream),
+      wait_for_(std::move(wait_for)),
+      copies_(ordinal),
+      issued_(ordinal) {
   for (const Tensor& tensor : tensors) {
     check_transfer(tensor);
     places_.push_back({tensor, PinnedMemory(ordinal, dense_bytes(tensor)), Event(ordinal)});
@@ -80,7 +86,7 @@ void PinnedOffload::copy(Place& place, bool to_host) {
 
 void PinnedOffload::wait(int tensor) {
   const DeviceGuard guard(ordinal_);
-  at(tensor).copied.make_wait(stream_);
+  wait_for_(at(tensor).copied);
 }
 
 }  // namespace lockstep::gpu

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -69,8 +70,9 @@ class PinnedReadback final : public Readback {
 /// the backend whose stream it uses.
 class PinnedOffload final : public Offload {
  public:
-  /// `stream`: of what uses the tensors.
-  PinnedOffload(int ordinal, Stream stream, std::span<const Tensor> tensors);
+  /// `stream`: of what uses the tensors; `wait_for` makes it wait.
+  PinnedOffload(int ordinal, Stream stream, std::function<void(const Event&)> wait_for,
+                std::span<const Tensor> tensors);
   /// Waits for the copies that are under way.
   ~PinnedOffload() override;
 
@@ -89,6 +91,7 @@ class PinnedOffload final : public Offload {
 
   const int ordinal_;
   const Stream stream_;
+  const std::function<void(const Event&)> wait_for_;
   StreamOwner copies_;
   Event issued_;  // what the replica's stream was given before a copy
   std::vector<Place> places_;

@@ -7,7 +7,7 @@
 //   dx = gamma * invstd * (dy' - sum(dy') / N - (x - mu) * invstd^2 * sum(dy' * (x - mu)) / N).
 //
 // A thread sums runs of kRunRows rows, then its runs, a block its threads pairwise, all in fp32;
-// the chunks are added up in double.
+// the chunks are added up as compensated sums.
 
 #include "backend/required_operands.h"
 #include "kernels/operations/batch_norm_channels.h"
@@ -309,7 +309,7 @@ void reduce_rows(const Context& context, const BatchNormBackwardReduce& a) {
                                           {backward_reduce_kernel<T, true, Mask::kNone>,
                                            backward_reduce_kernel<T, true, Mask::kFromX>,
                                            backward_reduce_kernel<T, true, Mask::kFromY>}});
-    launch_dependent(context.dependent_launches, kernel, slabs.grid(), kThreads, context.stream,
+    launch_dependent(context.starts_early(), kernel, slabs.grid(), kThreads, context.stream,
                      arguments);
   });
 }
@@ -383,8 +383,8 @@ void GpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
           backward_apply_kernel<T, false, Mask::kFromY>},
          {backward_apply_kernel<T, true, Mask::kNone>, backward_apply_kernel<T, true, Mask::kFromX>,
           backward_apply_kernel<T, true, Mask::kFromY>}});
-    launch_dependent(context.dependent_launches && slots.are_own(), kernel, slabs.grid(), kThreads,
-                     context.stream, arguments);
+    launch_dependent(context.starts_early(), kernel, slabs.grid(), kThreads, context.stream,
+                     arguments);
   });
 }
 

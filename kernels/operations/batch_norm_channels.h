@@ -23,13 +23,12 @@ StatSlot merge_sums(const Context& context, std::span<const StatSlot> slots, std
 /// The slots that have rows, as a kernel takes them: by value, with what their counts determine.
 /// Every block merges them, so that a division there would be one per slot and block.
 struct SlotTable {
-  std::size_t handed_in = 0;
   int size = 0;
   std::int64_t count = 0;                      // of all
   const float* data[kMaxStatSlots] = {};       // [2, C] each
   MomentsWeights weights[kMaxStatSlots] = {};  // of Chan's formula; the first's are of no use
 
-  explicit SlotTable(std::span<const StatSlot> slots) : handed_in(slots.size()) {
+  explicit SlotTable(std::span<const StatSlot> slots) {
     for (const StatSlot& slot : slots) {
       if (slot.count == 0) continue;
       LOCKSTEP_CHECK(size < kMaxStatSlots, "batch_norm: at most ", kMaxStatSlots,
@@ -41,9 +40,6 @@ struct SlotTable {
       ++size;
     }
   }
-  /// Whether no peer's slot is among them. Behind an exchange the stream waits for several others,
-  /// and of an early start there CUDA says nothing.
-  bool are_own() const { return handed_in == 1; }
 };
 
 /// take(slot, first, second) with a channel's two values of every slot, in order. Loads those of

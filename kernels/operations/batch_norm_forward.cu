@@ -199,7 +199,7 @@ void GpuNorms::batch_norm_forward(const BatchNormForward& a) {
   const Context& context = context_.entered();
   if (a.slots.empty()) {
     if (a.x.shape.rows() == 0) return;
-    return normalize_tensor(context, context.dependent_launches, a.x, a.residual, a.y, a.relu,
+    return normalize_tensor(context, context.starts_early(), a.x, a.residual, a.y, a.relu,
                             SavedStatistics{a.affine, a.saved.data});
   }
   if (!are_whole(a.slots)) {
@@ -212,8 +212,7 @@ void GpuNorms::batch_norm_forward(const BatchNormForward& a) {
   if (slots.count == 0 && a.x.shape.rows() == 0) return;
   LOCKSTEP_CHECK(slots.count >= 2, "batch_norm_forward: training needs at least 2 rows, got ",
                  slots.count);
-  normalize_tensor(context, context.dependent_launches && slots.are_own(), a.x, a.residual, a.y,
-                   a.relu,
+  normalize_tensor(context, context.starts_early(), a.x, a.residual, a.y, a.relu,
                    MergedStatistics{slots, a.affine, a.eps, a.eps_mode, a.saved.data, a.running});
 }
 

@@ -225,7 +225,7 @@ void moments_of(const Context& context, const Tensor& x, float* slot) {
     const MomentsArguments<T> arguments{slabs, Rows<const T>(x), partials, context.counters,
                                         slot,  host_slot};
     const bool whole = rows_are_packs(kPackWidth<T>, {&x});
-    launch_dependent(context.dependent_launches,
+    launch_dependent(context.starts_early(),
                      whole ? moments_kernel<T, true> : moments_kernel<T, false>, slabs.grid(),
                      kThreads, context.stream, arguments);
   });

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "kernels/device/device.h"
 #include "kernels/device/host_waits.h"
 #include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"
@@ -111,7 +112,8 @@ class GpuSums final : public SumOperations {
 };
 
 /// At most 4096 classes. A label that is neither a class nor ignored cannot be reported without
-/// waiting for the GPU: it makes the loss, and its pixel's gradient, NaN.
+/// waiting for the GPU: it makes the loss, and its pixel's gradient, NaN. Dice takes such a pixel
+/// as one of no class.
 class GpuLosses final : public LossOperations {
  public:
   explicit GpuLosses(const Context& context) : context_(context) {}
@@ -160,6 +162,13 @@ class GpuOperations : public Backend {
   Stream stream() const { return context_.stream; }
   /// Of the replica's thread for its device.
   const std::shared_ptr<HostWaits>& waits() const { return waits_; }
+  /// What the stream is given from now on waits for the event.
+  void wait_for(const Event& event) {
+    event.make_wait(stream());
+    follow_no_kernel();
+  }
+  /// Says that the stream was given something that is no kernel.
+  void follow_no_kernel() { context_.behind_no_kernel = true; }
   /// Where the kernels that write statistics write them as well; null: nowhere.
   void write_slots_to(std::shared_ptr<HostSlots> host) { context_.host_slots = std::move(host); }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "kernels/device/stream.h"
 #include "kernels/primitives/host_slots.h"
@@ -20,6 +21,9 @@ struct Context {
   int multiprocessors = 1;
   /// Whether a kernel may start while the one before it ends: sm_90 and later.
   bool dependent_launches = false;
+  /// Set by whoever gives the stream a wait or a copy: of an early start behind something that is
+  /// no kernel CUDA says nothing.
+  mutable bool behind_no_kernel = false;
   /// [kCounters] in device memory, all zero between kernels: a kernel that counts its blocks counts
   /// with increment_acq_rel, whose limit wraps the counter back to zero.
   unsigned* counters = nullptr;
@@ -34,6 +38,11 @@ struct Context {
   std::shared_ptr<HostSlots> host_slots;
   /// Makes the replica's device the thread's current one.
   std::function<void()> enter = [] {};
+
+  /// Whether the kernel that is launched next may start early. Asked once for each.
+  bool starts_early() const {
+    return dependent_launches && !std::exchange(behind_no_kernel, false);
+  }
 
   /// What every operation begins with.
   const Context& entered() const {

@@ -98,11 +98,11 @@ class EventTransport final : public GpuTransport {
     const auto own = static_cast<std::size_t>(group.rank);
     slots_[own] = own_;
     if (const Event* all = written(posts.handles.front()).all) {
-      all->make_wait(stream());
+      backend().wait_for(*all);
       return slots_;
     }
     for (std::size_t peer = 0; peer < slots_.size(); ++peer) {
-      if (peer != own) written(posts.handles[peer]).event.make_wait(stream());
+      if (peer != own) backend().wait_for(written(posts.handles[peer]).event);
     }
     return slots_;
   }
@@ -202,7 +202,7 @@ class EventRecorder final : public Recorder {
     const Abandon abandon{*this};
     own_.meet("the begin of a recording");
     transport_.issue_in_turn([&] {
-      if (!master()) graph_.join(stream());
+      if (!master()) graph_.join(transport_.backend());
       issue();
       if (!master()) graph_.arrive(own_.rank(), stream());
     });

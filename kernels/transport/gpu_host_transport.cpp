@@ -48,6 +48,7 @@ class GpuHostTransport final : public GpuTransport {
     check_cuda(
         cudaMemcpyAsync(data, all_.data(), bytes_of(floats), cudaMemcpyHostToDevice, stream()),
         "cudaMemcpyAsync of statistics from the host");
+    backend().follow_no_kernel();
     return slots_;
   }
 

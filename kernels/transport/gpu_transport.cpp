@@ -61,7 +61,7 @@ void GpuTransport::depart(std::span<void* const> handles) {
   const DeviceGuard guard(ordinal());
   for (std::size_t peer = 0; peer < handles.size(); ++peer) {
     if (peer == static_cast<std::size_t>(rank())) continue;
-    static_cast<const Event*>(handles[peer])->make_wait(stream());
+    backend().wait_for(*static_cast<const Event*>(handles[peer]));
   }
 }
 

@@ -46,7 +46,7 @@ class NcclSum final : public SumTransport {
     Own& own = attached();
     const DeviceGuard guard(ordinal_);
     own.summed.record(own.stream.get());
-    own.summed.make_wait(backend_->stream());
+    backend_->wait_for(own.summed);
   }
 
   bool on_streams() const override { return true; }

@@ -56,6 +56,7 @@ class NcclTransport final : public GpuTransport {
     // because they follow the replica's stream.
     if (sums_ != nullptr) sums_->finish();
     own.all_gather(local_, gathered, static_cast<std::size_t>(floats), stream());
+    backend().follow_no_kernel();  // but one of NCCL's
     slots_.clear();
     for (const StatSlot& slot : posts.slots) {
       slots_.push_back({slot.count, gathered, 1});

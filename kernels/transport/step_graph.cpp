@@ -31,7 +31,7 @@ void StepGraph::begin(Stream stream) {
   begun_->record(stream);
 }
 
-void StepGraph::join(Stream stream) { begun_->make_wait(stream); }
+void StepGraph::join(GpuOperations& backend) { backend.wait_for(*begun_); }
 
 void StepGraph::finish(Stream stream) {
   wait_for_others(stream);
@@ -42,7 +42,8 @@ void StepGraph::finish(Stream stream) {
   if (status != cudaSuccess || captured == nullptr) {
     static_cast<void>(cudaGetLastError());
     throw Error(concat("cuda:", ordinals_[0], ": the step cannot be captured as a CUDA graph (",
-                       cudaGetErrorName(status), "); use run.cuda_graph = false"));
+                       cudaGetErrorName(status), "); try LOCKSTEP_DEPENDENT_LAUNCH=0 in the ",
+                       "environment, or use run.cuda_graph = false"));
   }
   cudaGraphExec_t executable = nullptr;
   check_cuda(cudaGraphInstantiate(&executable, captured, 0), "cudaGraphInstantiate");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/device/device.h"
+#include "kernels/operations/gpu_operations.h"
 
 struct CUgraph_st;
 struct CUgraphExec_st;
@@ -37,7 +38,7 @@ class StepGraph {
   /// Rank 0: what `stream` is given from now on is captured, not done.
   void begin(Stream stream);
   /// The other ranks, holding the turn: their stream takes part in the capture until `arrive`.
-  void join(Stream stream);
+  void join(GpuOperations& backend);
   /// The other ranks: `finish`, or the next launch, waits for what `stream` has been given.
   void arrive(int rank, Stream stream);
   /// Rank 0: ends the capture; what was captured replaces an earlier graph. Throws Error with a way

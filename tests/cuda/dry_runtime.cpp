@@ -36,8 +36,8 @@ void note_kernel(gpu::Stream, const std::function<void()>&) {
   note([](Counts& now, bool in_graph) { ++(in_graph ? captured.kernels : now.kernels); });
 }
 const bool kernels_are_counted = (
-    emulation::dispatch() = [](gpu::Stream stream,
-                               std::function<void()> work) { note_kernel(stream, work); },
+    emulation::dispatch() = [](gpu::Stream stream, std::function<void()> work,
+                               bool) { note_kernel(stream, work); },
     true);
 
 std::map<const void*, std::size_t> pinned;  // begin: bytes, under mutex

@@ -16,7 +16,7 @@
 
 namespace lockstep::fake_runtime {
 
-enum class Kind { kKernel, kCopy, kFill };
+enum class Kind { kKernel, kCopy, kFill, kWait, kRecord };  // the last two are no nodes
 
 /// One thing that a captured stream was given, and what must be done before it.
 struct Node {

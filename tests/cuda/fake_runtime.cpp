@@ -14,6 +14,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -108,6 +109,7 @@ struct CUstream_st {
 
   void enqueue(std::function<void()> task, Kind kind = Kind::kKernel) {
     ends_with_download = false;
+    ends_with_kernel = kind == Kind::kKernel || (kind == Kind::kRecord && ends_with_kernel);
     if (capture != nullptr) {
       const std::size_t node = capture->add({std::move(task), kind, tail});
       tail.assign(1, node);
@@ -146,7 +148,7 @@ struct CUstream_st {
 
   std::shared_ptr<Point> record() {
     auto point = std::make_shared<Point>();
-    enqueue([point] { point->reach(); });
+    enqueue([point] { point->reach(); }, Kind::kRecord);
     return point;
   }
 
@@ -157,6 +159,7 @@ struct CUstream_st {
   bool busy = false;  // with a task that was one of them
   std::atomic<int> waits{0};
   bool ends_with_download = false;
+  bool ends_with_kernel = true;      // records of events aside; or has had nothing
   std::shared_ptr<Capture> capture;  // null: tasks are done
   std::vector<std::size_t> tail;     // of the capture: what the next task follows
   std::thread thread;
@@ -202,7 +205,10 @@ void enqueue(gpu::Stream stream, std::function<void()> work) { stream->enqueue(s
 namespace {
 
 // The emulation runs one kernel at a time.
-void enqueue_kernel(gpu::Stream stream, std::function<void()> work) {
+void enqueue_kernel(gpu::Stream stream, std::function<void()> work, bool early) {
+  if (early && !stream->ends_with_kernel) {
+    throw std::logic_error("a kernel may start early, and in front of it is none");
+  }
   stream->enqueue([work = std::move(work)] {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
@@ -452,13 +458,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     }
     if (stream->capture != event->capture) return fail(cudaErrorStreamCaptureMerge);
     stream->tail.insert(stream->tail.end(), event->tail.begin(), event->tail.end());
+    stream->ends_with_kernel = false;
     return cudaSuccess;
   }
   if (stream->capture != nullptr) {
     stream->capture->valid = false;
     return fail(cudaErrorStreamCaptureIsolation);
   }
-  if (const auto point = event->point) stream->enqueue([point] { point->wait(); });
+  if (const auto point = event->point) stream->enqueue([point] { point->wait(); }, Kind::kWait);
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {

@@ -9,9 +9,9 @@
 
 namespace lockstep::emulation {
 
-/// `dispatch(stream, work)` has `work` done in the stream's turn, by one thread at a time. Null,
-/// the default: done at once.
-using Dispatch = void (*)(gpu::Stream stream, std::function<void()> work);
+/// `dispatch(stream, work, early)` has `work` done in the stream's turn, by one thread at a time.
+/// `early`: it may start before what is in front of it ends. Null, the default: done at once.
+using Dispatch = void (*)(gpu::Stream stream, std::function<void()> work, bool early);
 Dispatch& dispatch();
 
 /// `loop(items, function)` calls function(i) for i = 0, ..., items - 1. Null, the default: the
