@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/cudnn/check_cudnn.h"
+#include "kernels/device/check_cuda.h"
 #include "kernels/device/device.h"
 #include "kernels/operations/launchers.h"
 
@@ -13,6 +14,9 @@ namespace {
 // Per plan: layers of one geometry share it, 36 of them in ResNet-152, and a network that evaluates
 // has tensors of its own.
 constexpr std::size_t kMostBindings = 128;
+
+// Of some tens of KiB of host memory each. A large network has a hundred for a size of image.
+constexpr std::ptrdiff_t kMostUntimedPlans = 1024;
 
 constexpr std::array kConvolutionTypes{DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
@@ -305,13 +309,30 @@ std::vector<std::string> CudnnConvolutions::describe_plans() const {
   return lines;
 }
 
+// The plans that were used last are at the end, where the search begins: images to evaluate may
+// come in hundreds of sizes.
 CudnnConvolutions::Plan& CudnnConvolutions::plan_for(const ConvProblem& problem, bool timed) {
-  for (const auto& plan : plans_) {
-    if (plan->problem == problem) return *plan;
+  const auto known = std::find_if(plans_.rbegin(), plans_.rend(),
+                                  [&](const auto& plan) { return plan->problem == problem; });
+  if (known != plans_.rend()) {
+    std::rotate(known.base() - 1, known.base(), plans_.end());
+    Plan& plan = *plans_.back();
+    if (timed && !plan.timed) plan = {problem, search_.find(problem, true), true};
+    return plan;
   }
   FoundPlan found = search_.find(problem, timed);
-  plans_.push_back(std::make_unique<Plan>(Plan{problem, std::move(found)}));
+  if (!timed) drop_old_plans();
+  plans_.push_back(std::make_unique<Plan>(Plan{problem, std::move(found), timed}));
   return *plans_.back();
+}
+
+/// Where there are too many, the older half of those that no training uses.
+void CudnnConvolutions::drop_old_plans() {
+  const auto is_untimed = [](const auto& plan) { return !plan->timed; };
+  if (std::ranges::count_if(plans_, is_untimed) < kMostUntimedPlans) return;
+  check_cuda(cudaStreamSynchronize(context_.stream), "cudaStreamSynchronize");  // it may use them
+  std::ptrdiff_t left = kMostUntimedPlans / 2;
+  std::erase_if(plans_, [&](const auto& plan) { return is_untimed(plan) && left-- > 0; });
 }
 
 }  // namespace lockstep::gpu

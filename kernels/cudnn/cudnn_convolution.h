@@ -81,6 +81,7 @@ class CudnnConvolutions {
   struct Plan {
     ConvProblem problem;
     FoundPlan found;
+    bool timed = false;  // the clock was asked
     std::vector<Binding> bindings = {};
     std::size_t next_binding = 0;
     std::int64_t runs = 1;  // of a pass, at most: each has addresses of its own
@@ -109,6 +110,7 @@ class CudnnConvolutions {
   ConvProblem problem(const ConvGeometry& geometry, const Shape& input, DType dtype,
                       ConvPass pass) const;
   Plan& plan_for(const ConvProblem& problem, bool timed = false);
+  void drop_old_plans();
 
   void run(Plan& plan, const Operands& operands);
   void run_batch(Plan& plan, const Operands& operands);
@@ -123,8 +125,8 @@ class CudnnConvolutions {
   const ConvolutionOptions options_;
   const Handle handle_;
   EngineSearch search_;
-  std::vector<std::unique_ptr<Plan>> plans_;  // a few dozen: a linear search is enough
-  std::vector<Packed> packed_;                // as many
+  std::vector<std::unique_ptr<Plan>> plans_;
+  std::vector<Packed> packed_;  // as many
   Storage left_memory_;
   std::size_t left_capacity_ = 0;  // bytes of it that the present weights' gradients need
   std::size_t left_bytes_ = 0;     // in use

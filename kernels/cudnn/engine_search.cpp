@@ -11,7 +11,7 @@ namespace lockstep::gpu {
 namespace {
 
 constexpr std::size_t kScratchAlignment = 256;  // of pieces of scratch memory
-constexpr std::size_t kMostEngines = 6;         // tried per order of the weights
+constexpr std::size_t kMostEngines = 12;        // tried
 constexpr int kRounds = 9, kRunsPerRound = 2;   // of timing
 // An engine must be faster than an earlier one by more than this to be preferred: cuDNN lists the
 // most promising first, and the noise of the clock is not to decide.
@@ -24,6 +24,12 @@ std::vector<WeightOrder> weight_orders(const ConvGeometry& g) {
   const bool alike = g.in_channels == g.groups || g.kernel_h * g.kernel_w == 1;
   if (alike) return {WeightOrder::kOutTapsIn};
   return {WeightOrder::kOutTapsIn, WeightOrder::kOutInTaps};
+}
+
+/// Whether the second order may be the faster one. On tensor cores its engines are those of the
+/// first with a reordering in front.
+bool second_order_may_win(const ConvProblem& problem) {
+  return problem.dtype == DType::kFloat32 && !problem.tf32;
 }
 
 }  // namespace
@@ -63,15 +69,21 @@ FoundPlan EngineSearch::find(const ConvProblem& problem, bool timed) {
   request.machine = model_;
   request.problem =
       concat(describe(problem), ", at most ", most_workspace_ >> 20, " MiB of workspace");
+  FoundPlan found;  // the last one that was asked for: nobody need ask for it again
   request.usable = [&](const std::string& chosen) {
     const auto choice = parse_engine(chosen);
-    return choice && can_run(problem, *choice);
+    return choice && can_run(problem, *choice, found);
   };
-  request.rule = [&] { return try_engines(problem, false).fastest; };
-  if (timed) request.measure = [&] { return try_engines(problem, true); };
+  request.rule = [&] {
+    found = first_engine(problem, timed);
+    return found.name;
+  };
+  if (timed) request.measure = [&] { return time_engines(problem); };
   const Choice choice = Autotuner::of(choices_).choose(request);
   std::string reason;
-  FoundPlan found = make_chosen(problem, *parse_engine(choice.chosen), reason);
+  if (found.name != choice.chosen) {
+    found = make_chosen(problem, *parse_engine(choice.chosen), reason);
+  }
   LOCKSTEP_CHECK(found.cudnn.plan.get() != nullptr, describe(problem), ": ", reason);
   found.milliseconds = choice.milliseconds;
   return found;
@@ -82,16 +94,17 @@ FoundPlan EngineSearch::make_chosen(const ConvProblem& problem, const EngineChoi
   for (const bool fallback : {false, true}) {
     for (CudnnDescriptor& engine : find_engines(problem, choice.order, target(), fallback)) {
       if (identify(engine, choice.order) != choice) continue;
-      return {choice.order, make_plan(std::move(engine), reason)};
+      return {to_string(choice), choice.order, make_plan(std::move(engine), reason)};
     }
   }
   reason = concat("cuDNN does not list the engine that was chosen before: ", to_string(choice));
-  return {choice.order, {}};
+  return {to_string(choice), choice.order, {}};
 }
 
-bool EngineSearch::can_run(const ConvProblem& problem, const EngineChoice& choice) {
+bool EngineSearch::can_run(const ConvProblem& problem, const EngineChoice& choice,
+                           FoundPlan& found) {
   std::string ignored;
-  const FoundPlan found = make_chosen(problem, choice, ignored);
+  found = make_chosen(problem, choice, ignored);
   return found.cudnn.plan.get() != nullptr && found.cudnn.workspace <= most_workspace_;
 }
 
@@ -117,65 +130,80 @@ EngineSearch::Operands EngineSearch::make_operands(const ConvProblem& problem) {
   return made;
 }
 
-/// The fastest engine, or without a clock the first one that works, cuDNN's most promising.
-Measurement EngineSearch::try_engines(const ConvProblem& problem, bool by_time) {
-  std::string reason = "none is deterministic";
-  Measurement measured = try_engines(problem, by_time, false, reason);
-  if (measured.fastest.empty()) measured = try_engines(problem, by_time, true, reason);
-  LOCKSTEP_CHECK(!measured.fastest.empty(), model_, " has no engine for ", describe(problem), " (",
-                 reason, ")");
-  return measured;
+/// Those of the last resort are looked at where no other works.
+void EngineSearch::for_each_engine(const ConvProblem& problem, const Attempt& attempt) {
+  Trials trials;
+  for (const bool fallback : {false, true}) {
+    for (const WeightOrder order : weight_orders(problem.geometry)) {
+      if (trials.enough || (trials.works && !second_order_may_win(problem))) break;
+      try_list(problem, order, fallback, attempt, trials);
+    }
+    if (trials.works) break;
+  }
+  note_rejections(problem, trials);
+  LOCKSTEP_CHECK(trials.works, model_, " has no engine for ", describe(problem), " (",
+                 trials.reason, ")");
 }
 
-/// Nothing is the fastest when there is none; `reason` then says why, if anything is known.
-Measurement EngineSearch::try_engines(const ConvProblem& problem, bool by_time, bool fallback,
-                                      std::string& reason) {
-  const Operands operands = make_operands(problem);
-  const bool can_try = operands.tensors.front() != nullptr;
-  Measurement measured;
-  float shortest = std::numeric_limits<float>::infinity();
-  int rejected = 0;
-  std::size_t least = std::numeric_limits<std::size_t>::max();
-  for (const WeightOrder order : weight_orders(problem.geometry)) {
-    auto engines = find_engines(problem, order, target(), fallback);
-    if (engines.size() > kMostEngines) engines.resize(kMostEngines);
-    for (CudnnDescriptor& engine : engines) {
-      const std::string name = to_string(identify(engine, order));
-      const CudnnPlan plan = make_plan(std::move(engine), reason);
-      if (plan.plan.get() == nullptr) continue;
-      if (plan.workspace > most_workspace_) {
-        reason = concat("it asks for ", plan.workspace, " bytes of workspace");
-        least = std::min(least, plan.workspace);
-        ++rejected;
-        continue;
-      }
-      try {
-        if (!by_time || !can_try) {
-          if (can_try) run_once(plan, operands);
-          measured.fastest = name;
-          note_rejections(problem, rejected, least);
-          return measured;
-        }
-        const float time = milliseconds(plan, operands, shortest);
-        measured.milliseconds.emplace_back(name, time);
-        if (time < kClearlyFaster * shortest) {
-          shortest = time;
-          measured.fastest = name;
-        }
-      } catch (const Error& error) {
-        reason = error.what();  // an engine that fails is not taken; the next may do
-      }
+void EngineSearch::try_list(const ConvProblem& problem, WeightOrder order, bool fallback,
+                            const Attempt& attempt, Trials& trials) {
+  std::size_t left = second_order_may_win(problem) ? kMostEngines / 2 : kMostEngines;
+  for (CudnnDescriptor& engine : find_engines(problem, order, target(), fallback)) {
+    if (trials.enough || left-- == 0) return;
+    FoundPlan plan{to_string(identify(engine, order)), order};
+    plan.cudnn = make_plan(std::move(engine), trials.reason);
+    if (plan.cudnn.plan.get() == nullptr) continue;
+    if (plan.cudnn.workspace > most_workspace_) {
+      trials.reason = concat("it asks for ", plan.cudnn.workspace, " bytes of workspace");
+      trials.least_rejected = std::min(trials.least_rejected, plan.cudnn.workspace);
+      ++trials.rejected;
+      continue;
+    }
+    try {
+      trials.enough = attempt(plan);
+      trials.works = true;
+    } catch (const Error& error) {
+      trials.reason = error.what();  // an engine that fails is not taken; the next may do
     }
   }
-  note_rejections(problem, rejected, least);
+}
+
+/// The first that works, cuDNN's most promising. Not run where it need not be `tried`: nothing is
+/// allocated then.
+FoundPlan EngineSearch::first_engine(const ConvProblem& problem, bool tried) {
+  const Operands operands = tried ? make_operands(problem) : Operands{};
+  FoundPlan first;
+  for_each_engine(problem, [&](FoundPlan& plan) {
+    if (operands.tensors.front() != nullptr) run_once(plan.cudnn, operands);
+    first = std::move(plan);
+    return true;
+  });
+  return first;
+}
+
+Measurement EngineSearch::time_engines(const ConvProblem& problem) {
+  const Operands operands = make_operands(problem);
+  if (operands.tensors.front() == nullptr) return {first_engine(problem, false).name, {}};
+  Measurement measured;
+  float shortest = std::numeric_limits<float>::infinity();
+  for_each_engine(problem, [&](FoundPlan& plan) {
+    const float time = milliseconds(plan.cudnn, operands, shortest);
+    measured.milliseconds.emplace_back(plan.name, time);
+    if (time < kClearlyFaster * shortest) {
+      shortest = time;
+      measured.fastest = plan.name;
+    }
+    return false;
+  });
   return measured;
 }
 
-void EngineSearch::note_rejections(const ConvProblem& problem, int count, std::size_t least) {
-  if (count == 0) return;
-  rejections_.push_back(concat(describe(problem), ": ", count,
+void EngineSearch::note_rejections(const ConvProblem& problem, const Trials& trials) {
+  if (trials.rejected == 0) return;
+  rejections_.push_back(concat(describe(problem), ": ", trials.rejected,
                                " of cuDNN's first engines rejected for workspace: the least asks ",
-                               "for ", least >> 20, " MiB, and may have ", most_workspace_ >> 20));
+                               "for ", trials.least_rejected >> 20, " MiB, and may have ",
+                               most_workspace_ >> 20));
 }
 
 void EngineSearch::run(const CudnnPlan& plan, const CudnnDescriptor& pack) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ constexpr std::size_t most_workspace(std::size_t device_bytes) {
 
 /// A plan with what was found out about it.
 struct FoundPlan {
+  std::string name;  // of its engine
   WeightOrder order = WeightOrder::kOutInTaps;
   CudnnPlan cudnn;
   double milliseconds = 0;  // when it was chosen; 0: it was not timed
@@ -68,17 +70,30 @@ class EngineSearch {
 
   CudnnTarget target() const { return {handle_, nullptr}; }
   Operands make_operands(const ConvProblem& problem);
+  /// What has come of the engines so far.
+  struct Trials {
+    bool works = false, enough = false;
+    std::string reason = "none is deterministic";  // why the last one was not taken
+    int rejected = 0;                              // for their workspace
+    std::size_t least_rejected = std::numeric_limits<std::size_t>::max();
+  };
+  /// Whether no other need be looked at. Throws Error where the engine fails.
+  using Attempt = std::function<bool(FoundPlan& plan)>;
+  /// Of the most promising engines, until there is enough. Throws Error where none works.
+  void for_each_engine(const ConvProblem& problem, const Attempt& attempt);
+  void try_list(const ConvProblem& problem, WeightOrder order, bool fallback,
+                const Attempt& attempt, Trials& trials);
+  FoundPlan first_engine(const ConvProblem& problem, bool tried);
+  Measurement time_engines(const ConvProblem& problem);
   /// With a null plan when the engine is not there or does not take the problem; `reason` says why.
   FoundPlan make_chosen(const ConvProblem& problem, const EngineChoice& choice,
                         std::string& reason);
-  bool can_run(const ConvProblem& problem, const EngineChoice& choice);
-  Measurement try_engines(const ConvProblem& problem, bool by_time);
-  Measurement try_engines(const ConvProblem& problem, bool by_time, bool fallback,
-                          std::string& reason);
+  /// `found`: its plan.
+  bool can_run(const ConvProblem& problem, const EngineChoice& choice, FoundPlan& found);
   void run(const CudnnPlan& plan, const CudnnDescriptor& pack);
   void run_once(const CudnnPlan& plan, const Operands& operands);
   float milliseconds(const CudnnPlan& plan, const Operands& operands, float least);
-  void note_rejections(const ConvProblem& problem, int count, std::size_t least);
+  void note_rejections(const ConvProblem& problem, const Trials& trials);
 
   const int ordinal_;
   const cudnnHandle_t handle_;

@@ -133,6 +133,53 @@ TEST_CASE("images of other sizes to evaluate are computed without a clock, and k
   CHECK(read_json(folder.path() / "choices.json")["choices"].front().size() == 2);
 }
 
+TEST_CASE("for an image's size to evaluate cuDNN is asked once, and no memory is taken") {
+  const auto backends = test::available_backends();
+  Backend& backend = *backends.front().backend;
+  const ConvGeometry g{4, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1};
+  backend.convolutions().prepare_conv2d(g, {2, 40, 40, 4}, DType::kFloat32, false, false);
+  const int asked = fake_cudnn::times_asked();
+  const std::size_t peak = backend.peak_allocated_bytes();
+  backend.convolutions().prepare_conv2d(g, {2, 39, 40, 4}, DType::kFloat32, false, false);
+  CHECK(fake_cudnn::times_asked() == asked + 1);
+  CHECK(backend.peak_allocated_bytes() == peak);
+}
+
+TEST_CASE("a problem that an evaluation met first is timed when a training meets it") {
+  const TemporaryFolder folder;
+  const WithFile place(folder.path() / "choices.json");
+  const auto backends = test::available_backends();
+  ConvolutionOperations& convolutions = backends.front().backend->convolutions();
+  const ConvGeometry g{4, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1};
+  for (const bool training : {false, true}) {
+    convolutions.prepare_conv2d(g, {2, 37, 37, 4}, DType::kFloat32, training, false);
+    for (const std::string& line : convolutions.conv2d_algorithms()) {
+      if (line.find("rejected for") != std::string::npos) continue;
+      CHECK((line.find("not timed") == std::string::npos) == training);
+    }
+  }
+}
+
+TEST_CASE("plans of old sizes go, those of the training stay") {
+  const TemporaryFolder folder;
+  const WithFile place(folder.path() / "choices.json");
+  const auto backends = test::available_backends();
+  ConvolutionOperations& convolutions = backends.front().backend->convolutions();
+  const ConvGeometry g{4, 6, 1, 1, 1, 1, 0, 0, 1, 1, 1};
+  convolutions.prepare_conv2d(g, {1, 1, 1, 4}, DType::kFloat32, true, false);
+  for (std::int64_t width = 2; width < 1100; ++width) {
+    convolutions.prepare_conv2d(g, {1, 1, width, 4}, DType::kFloat32, false, false);
+  }
+  std::vector<std::string> lines = convolutions.conv2d_algorithms();
+  std::erase_if(lines, [](const std::string& line) {
+    return line.find("bytes of workspace") == std::string::npos;
+  });
+  CHECK(lines.size() == 2 + 512 + 1098 - 1024);
+  CHECK(std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+          return line.find("not timed") == std::string::npos;
+        }) == 2);
+}
+
 TEST_CASE("a report names what was rejected for its workspace") {
   CHECK(most_workspace(std::size_t{8} << 30) == std::size_t{512} << 20);
   CHECK(most_workspace(std::size_t{24} << 30) == std::size_t{1536} << 20);

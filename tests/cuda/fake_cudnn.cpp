@@ -61,7 +61,7 @@ std::size_t bytes_of(cudnnBackendAttributeType_t type) {
 
 enum Engine { kRandom, kRounding, kFailing, kGreedy, kGood, kOther, kEngines };
 constexpr std::int64_t kWorkspace = 1000;
-int runs_of_other = 0;
+int runs_of_other = 0, asked = 0;
 float milliseconds_of[2] = {1, 1};  // [whether the weights are channels-last]
 bool last_channels_last = false;
 std::atomic<int> destroyed_elsewhere = 0;
@@ -338,6 +338,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t raw) {
   Descriptor& descriptor = at(raw);
   descriptor.final = true;
+  if (descriptor.type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) ++asked;
   if (descriptor.type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return CUDNN_STATUS_SUCCESS;
   const auto& config = at(value<void*>(descriptor, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG));
   descriptor.engine = config.engine;
@@ -410,6 +411,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
 namespace lockstep::fake_cudnn {
 
 int runs_of_the_other_engine() { return runs_of_other; }
+int times_asked() { return asked; }
 
 void set_milliseconds(float out_in_taps, float out_taps_in) {
   milliseconds_of[0] = out_in_taps;

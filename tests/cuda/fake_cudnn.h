@@ -7,6 +7,9 @@ namespace lockstep::fake_cudnn {
 /// channels. The clock prefers the first.
 int runs_of_the_other_engine();
 
+/// How often it was asked which engines it has.
+int times_asked();
+
 /// What the runtime's clock says of a plan for weights in PyTorch's order, and of one for weights
 /// channels-last. 1 at first.
 void set_milliseconds(float out_in_taps, float out_taps_in);

@@ -159,6 +159,11 @@ std::string Autotuner::why_no_file() {
 
 Choice Autotuner::choose(const ChoiceRequest& request) {
   const std::lock_guard lock(mutex_);
+  const bool has_clock = request.measure && !file_.empty();
+  std::erase_if(choices_, [&](const Choice& choice) {
+    return has_clock && choice.origin == ChoiceOrigin::kRule && choice.machine == request.machine &&
+           choice.problem == request.problem;
+  });
   for (const Choice& choice : choices_) {
     if (choice.machine != request.machine || choice.problem != request.problem) continue;
     const bool forced = choice.origin == ChoiceOrigin::kForced;

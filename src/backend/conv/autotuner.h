@@ -74,7 +74,8 @@ class Autotuner {
   static std::string why_no_file();
 
   /// The problem's implementation: what was answered before, what the user forces, what the
-  /// file has, what the clock says. Throws what the request's functions throw.
+  /// file has, what the clock says. An answer by rule holds until somebody asks the clock. Throws
+  /// what the request's functions throw.
   Choice choose(const ChoiceRequest& request);
 
   /// These, which another process has made, are the answers from now on where nothing is forced, in
