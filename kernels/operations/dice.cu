@@ -199,9 +199,12 @@ std::size_t softmax_bytes(const Shape& logits) {
 
 void check_dice(const char* operation, const Tensor& logits, const Tensor& labels) {
   check_labels(logits.shape, labels);
-  const std::int64_t items = logits.shape.elements() / kChunkPixels + 1;
-  LOCKSTEP_CHECK(logits.shape.rows() <= kMaxItems && items <= kMaxItems, operation,
-                 ": expected at most ", kMaxItems, " pixels, got ", to_string(logits.shape));
+  const Shape& shape = logits.shape;
+  const std::int64_t chunks = (shape.rows_per_sample() + kChunkPixels - 1) / kChunkPixels;
+  const std::int64_t sums = shape.batch() * (3 * chunks * shape.channels() + 1);
+  LOCKSTEP_CHECK(shape.rows() <= kMaxItems && sums <= kMaxItems, operation, ": expected at most ",
+                 kMaxItems, " pixels, and as many sums (3 of each image, class and ", kChunkPixels,
+                 " pixels), got ", to_string(shape));
 }
 
 template <typename T>

@@ -23,7 +23,7 @@ void copy(const Context& context, const Tensor& source, const Tensor& destinatio
 
 /// y += bias [C] in every row.
 void add_bias(const Context& context, const float* bias, const Tensor& y);
-/// grad_bias [C] += column sums of grad_y, summed in double.
+/// grad_bias [C] += column sums of grad_y, as compensated sums.
 void bias_gradient(const Context& context, const Tensor& grad_y, float* grad_bias);
 
 // --- random.cu: numbers without a meaning, for operands of what is timed

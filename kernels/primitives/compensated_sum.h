@@ -21,15 +21,16 @@ struct CompensatedSum {
     rest += (sum - (next - taken)) + (value - taken);
     sum = next;
   }
-  /// a * b, whose own rounding is known exactly by a fused multiply-add.
+  /// a * b, whose own rounding is known exactly by a fused multiply-add. No compiler fuses
+  /// __fmul_rn with the addition that follows.
   __device__ void add_product(float a, float b) {
-    const float product = a * b;
+    const float product = __fmul_rn(a, b);
     add(product);
     rest += fmaf(a, b, -product);
   }
   /// a * b * b, where a * b may have more bits than a float.
   __device__ void add_square(float a, float b) {
-    const float product = a * b;
+    const float product = __fmul_rn(a, b);
     add_product(product, b);
     add_product(fmaf(a, b, -product), b);
   }

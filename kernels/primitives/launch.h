@@ -3,7 +3,8 @@
 // so that nvcc compiles it for GPUs and the C++ compiler for the emulation of the tests
 // (tests/kernels/emulation), which gives the same names a meaning on the CPU. Kernels use
 // threadIdx, blockIdx, blockDim, gridDim, __syncthreads, the *_sync warp operations, atomicAdd,
-// increment_acq_rel, block_shared and the two of dependent launches; nothing else of CUDA.
+// __fmul_rn, increment_acq_rel, block_shared and the two of dependent launches; nothing else of
+// CUDA.
 
 #include <cstddef>
 #include <cstdint>

@@ -158,6 +158,10 @@ template <typename T>
 T __ldg(const T* address) {
   return *address;
 }
+inline float __fmul_rn(float a, float b) {
+  const volatile float product = a * b;  // is not fused with what follows
+  return product;
+}
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
@@ -178,7 +182,7 @@ void launch_dependent(bool early, void (*kernel)(Parameters...), dim3 grid, dim3
         grid, block, [&] { std::apply(kernel, values); }, early);
   };
   if (emulation::dispatch() == nullptr) return work();
-  emulation::dispatch()(stream, work);
+  emulation::dispatch()(stream, work, early);
 }
 
 template <typename... Parameters, typename... Arguments>
