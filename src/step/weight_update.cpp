@@ -40,8 +40,10 @@ WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare
     LOCKSTEP_CHECK(store->elements() == own.elements(), "a replica has ", store->elements(),
                    " parameter elements, replica ", share.rank, " has ", own.elements(),
                    ": a model declares the same layers on every replica");
-    weights_.push_back(store->values() + begin_);
+    if (store != &own) weights_.push_back(store->values() + begin_);
   }
+  // First, where the update reads them: the others may lie on other devices.
+  weights_.insert(weights_.begin(), own.values() + begin_);
   allocate_slots(size);
   const std::int64_t end = owned_begin(own.elements(), share.owner + 1, share.owners);
   average_.emplace(options.average_decay, own.values() + begin_, end - begin_, backend_);

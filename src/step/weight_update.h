@@ -51,7 +51,7 @@ class WeightUpdate {
   const bool saves_;
   std::int64_t begin_ = 0;              // of the elements, in the flat parameters
   std::vector<ParameterRange> ranges_;  // relative to begin_
-  std::vector<float*> weights_;         // [replica of the share], at begin_
+  std::vector<float*> weights_;         // [replica of the share], own first, at begin_
   Storage slots_;                       // [slots, elements]
   std::vector<Tensor> slot_of_;         // [slot] [1, elements]
   std::optional<AveragedWeights> average_, averaged_statistics_;

@@ -85,6 +85,24 @@ SyncGroupOptions random_delays(std::uint64_t seed) {
 
 }  // namespace
 
+TEST_CASE("an update reads its own replica's weights, not those of another device") {
+  DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
+  options.optimizer = Sgd{};
+  const auto run = make_toy(options);
+  const std::vector<float> before = parameters(*run, 1);
+  std::vector<float> others(before.size(), 0.25F);
+  Replica& first = run->replica(0);
+  const auto elements = static_cast<std::int64_t>(others.size());
+  first.backend().upload(Tensor(first.store().values(), Shape{1, elements}), others.data());
+  first.backend().synchronize();
+  run->train_step(toy_batch(5, 0), 0, 0.0F);
+  for (int rank : {0, 1}) {
+    const std::vector<float> after = parameters(*run, rank);
+    CHECK(after.front() == 0.25F);         // of rank 0's share
+    CHECK(after.back() == before.back());  // of rank 1's
+  }
+}
+
 TEST_CASE("chunks are torch.chunk's") {
   CHECK(chunk_sizes(5, 4) == std::vector<std::int64_t>{2, 2, 1, 0});
   CHECK(chunk_sizes(9, 8) == std::vector<std::int64_t>{2, 2, 2, 2, 1, 0, 0, 0});

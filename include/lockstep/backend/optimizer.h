@@ -68,7 +68,7 @@ struct OptimizerShard {
   /// joins[p] times; one sum is left after the last part. Empty: each part is added to the sum of
   /// those before it. Not empty only with Backend::sums_by_image().
   std::span<const int> joins = {};
-  std::span<float* const> weights;              // [rank]
+  std::span<float* const> weights;  // [rank], equal; the first are read, so the caller's own
   std::array<float*, kMaxSlots> state = {};     // [slot]
   std::span<const ParameterRange> ranges = {};  // in all of the above; ascending, without overlap
   DeviceScalar<float> lr = 0.0F;
