@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """From files to a report with images that nobody here drew: `data check`, `compare`, the report and `predict`.
 
-    real_data_test.py LOCKSTEP
+    real_data_test.py LOCKSTEP [FOLDER]
 
-Two sets that come inside of packages, written as PNG files in layout `folder`: slices of nilearn's MNI152 brain (gray and
+FOLDER keeps the sets with their configurations, and the runs. Two sets that come inside of packages, written as PNG files in layout `folder`: slices of nilearn's MNI152 brain (gray and
 white matter) and tiles of stardist's microscopy image (nuclei as black-and-white masks). What `data check` counts, numpy
 counts, too; from the class maps of `predict` come the evaluation's IoU. Says SKIPPED for a set whose packages are missing:
 python3 -m venv .real && .real/bin/pip install numpy pillow tifffile && .real/bin/pip install --no-deps nilearn stardist
@@ -163,7 +163,8 @@ def run_set(name, samples, classes, folder, binary=False):
         check_predictions(runs / f"{mode}-s0", root / "images/val", labels["val"], classes, folder / f"{name}-{mode}")
 
 
-with tempfile.TemporaryDirectory() as name:
+with tempfile.TemporaryDirectory() as temporary:
+    name = sys.argv[2] if len(sys.argv) > 2 else temporary
     if package("nilearn"):
         run_set("brain", brain(), ["background", "gray", "white"], Path(name))
     else:

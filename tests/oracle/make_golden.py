@@ -492,7 +492,7 @@ def train_unet(width, depth, chunks, training, dtype):
             module.chunks = chunks
     optimizer = make_sgd(net, **SGD)
     weight = None if class_weight is None else class_weight.to(dtype)
-    losses = [train_step(net, optimizer, i.to(dtype), l, weight) for i, l in zip(images, labels)]
+    losses = [train_step(net, optimizer, i.to(dtype), l, weight).item() for i, l in zip(images, labels)]
     state = {key: value for key, value in net.state_dict().items() if value.dim() > 0}
     return state | {"losses": torch.tensor(losses, dtype=dtype)}, margin.smallest
 

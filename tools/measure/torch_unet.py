@@ -110,7 +110,27 @@ def train_step(net, optimizer, images, labels, class_weight=None, amp=False):
     loss = loss_of(net, images, labels, class_weight, amp)
     loss.backward()
     optimizer.step()
-    return loss.item()
+    return loss
+
+
+def read_late(work, device):
+    """A function that does the step and reads the loss: on a GPU that of the step before, so that the host never waits for the
+    step that it has just issued."""
+    if device == "cpu":
+        return lambda: work().item()
+    losses = torch.empty(2, pin_memory=True)
+    copied = [torch.cuda.Event(), torch.cuda.Event()]
+    steps = 0
+
+    def step():
+        nonlocal steps
+        losses[steps % 2].copy_(work().detach(), non_blocking=True)
+        copied[steps % 2].record()
+        steps += 1
+        if steps > 1:
+            copied[steps % 2].synchronize()
+        return losses[steps % 2].item()
+    return step
 
 
 def captured_step(net, optimizer, images, labels, amp):
@@ -130,18 +150,32 @@ def captured_step(net, optimizer, images, labels, amp):
 
     def replay():
         graph.replay()
-        return loss.item()
+        return loss
     return replay
 
 
 def host_batch(images, labels):
-    """A function that copies the batch from pinned host memory to where it is, as a training loop does every step."""
+    """A function that takes the batch, which a stream of its own has copied from pinned host memory during the step before, as a
+    data loader's prefetching does."""
     host_images = images.cpu().contiguous(memory_format=torch.channels_last).pin_memory()
     host_labels = labels.to(torch.uint8).cpu().pin_memory()
+    staged_images, staged_labels = torch.empty_like(images), torch.empty_like(labels, dtype=torch.uint8)
+    side, staged, taken = torch.cuda.Stream(), torch.cuda.Event(), torch.cuda.Event()
+
+    def stage():
+        with torch.cuda.stream(side):
+            side.wait_event(taken)
+            staged_images.copy_(host_images, non_blocking=True)
+            staged_labels.copy_(host_labels, non_blocking=True)
+            staged.record(side)
 
     def upload():
-        images.copy_(host_images, non_blocking=True)
-        labels.copy_(host_labels.to(labels.device, non_blocking=True))
+        torch.cuda.current_stream().wait_event(staged)
+        images.copy_(staged_images)
+        labels.copy_(staged_labels)
+        taken.record()
+        stage()
+    stage()
     return upload
 
 
@@ -199,6 +233,7 @@ def parse_arguments():
     parser.add_argument("--tf32", action="store_true", help="convolutions and matrix products in TF32, which stays off otherwise")
     parser.add_argument("--amp", action="store_true", help="autocast to bf16")
     parser.add_argument("--compile", action="store_true", help="the network through torch.compile")
+    parser.add_argument("--max-autotune", action="store_true", help="with --compile: its mode that tries most")
     parser.add_argument("--processes", type=int, default=1, help="of DistributedDataParallel over gloo (on the CPU)")
     parser.add_argument("--sync-batch-norm", action="store_true", help="with --processes: SyncBatchNorm")
     parser.add_argument("--graph", action="store_true", help="the step as a CUDA graph")
@@ -229,15 +264,14 @@ def make_step(args, threads, batch):
     if args.processes > 1:
         net = nn.parallel.DistributedDataParallel(net)
     if args.compile:
-        net = torch.compile(net)
+        net = torch.compile(net, mode="max-autotune" if args.max_autotune else None)
     upload = host_batch(images, labels) if args.upload else lambda: None
     if args.eval:
         work = evaluation(net, images, labels, args.classes)
     elif args.graph:
-        work = captured_step(net, optimizer, images, labels, args.amp)
+        work = read_late(captured_step(net, optimizer, images, labels, args.amp), args.device)
     else:
-        def work():
-            return train_step(net, optimizer, images, labels, amp=args.amp)
+        work = read_late(lambda: train_step(net, optimizer, images, labels, amp=args.amp), args.device)
 
     def step():
         upload()
