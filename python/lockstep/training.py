@@ -28,8 +28,8 @@ def train(config: Config, *, output: PathLike, devices: Optional[str] = None, se
     Raises ProgramNotFoundError, and the ProgramError of the program's exit code with its message (lockstep.errors).
     """
     with ExitStack() as stack:
-        arguments = ["train", _config_file(config, stack), "-o", str(output)]
-        arguments += _common(devices, settings)
+        arguments = ["train", config_file(config, stack), "-o", str(output)]
+        arguments += common_arguments(devices, settings)
         arguments += ["--init", str(init)] if init is not None else []
         arguments += ["--resume"] if resume else []
         run_program(arguments, progress, keep_stdout=False)
@@ -49,12 +49,12 @@ def compare(config: Config, *, output: PathLike, modes: Union[str, Sequence[str]
     them as its `comparison`.
     """
     with ExitStack() as stack:
-        arguments = ["compare", _config_file(config, stack), "-o", str(output), "--json", "--modes", modes if isinstance(modes, str) else ",".join(modes),
+        arguments = ["compare", config_file(config, stack), "-o", str(output), "--json", "--modes", modes if isinstance(modes, str) else ",".join(modes),
                      "--seeds", str(seeds)]
         if images_per_device is not None:
             arguments += ["--images-per-device", ",".join(str(number) for number in images_per_device)]
         arguments += [] if images else ["--no-images"]
-        arguments += _common(devices, settings)
+        arguments += common_arguments(devices, settings)
         try:
             found = json.loads(run_program(arguments, progress, keep_stdout=True))
         except ProgramError as error:
@@ -69,7 +69,7 @@ def compare(config: Config, *, output: PathLike, modes: Union[str, Sequence[str]
     return comparison_of(Path(output), found)
 
 
-def _config_file(config: Config, stack: ExitStack) -> str:
+def config_file(config: Config, stack: ExitStack) -> str:
     """The configuration's file; of a dictionary a temporary one, which goes when the stack does."""
     if not isinstance(config, Mapping):
         return str(config)
@@ -79,7 +79,8 @@ def _config_file(config: Config, stack: ExitStack) -> str:
     return str(file)
 
 
-def _common(devices: Optional[str], settings: Optional[Settings]) -> List[str]:
+def common_arguments(devices: Optional[str], settings: Optional[Settings]) -> List[str]:
+    """Those that all commands have. Raises ValueError for devices that are no word."""
     if devices is not None and not isinstance(devices, str):
         raise ValueError(f"expected devices as a word, such as \"cpu:2\" or \"cuda:0,1\", got {devices!r}; write "
                          f"devices=\"cpu:{devices}\" for as many devices on the processor")
