@@ -27,7 +27,7 @@ namespace lockstep {
 /// from any thread. Outlives its listeners.
 class Failure {
  public:
-  /// Where threads wait, or what works on a device and has to end.
+  /// Whoever keeps threads waiting, or has work on a device that must end when the run fails.
   class Listener {
    public:
     /// Called once, by the thread that raises, after `raised` has become true. Raises nothing and
@@ -66,7 +66,7 @@ class Failure {
 /// writes only its own entry; anyone may read.
 class Progress {
  public:
-  /// Of ranks [first, first + ranks).
+  /// Has an entry for each of the ranks [first, first + ranks).
   explicit Progress(int ranks, int first = 0);
 
   /// Notes that `rank` now does `activity` in `place` (a layer, say); both must outlive the
@@ -98,7 +98,8 @@ enum class Direction : std::uint8_t { kForward, kBackward, kOther };
 
 const char* to_string(Direction direction);
 
-/// How slots, in order, become one, `merged` [2, channels]; returns its count (backend/moments.h).
+/// Merges slots, in their order, into `merged` [2, channels] and returns the number of rows behind
+/// it (backend/moments.h).
 using MergeSlots = std::int64_t (*)(std::span<const StatSlot> slots, std::int64_t channels,
                                     float* merged);
 
@@ -109,9 +110,9 @@ struct SyncCall {
   int index = 0;              // of the call within the step and direction
   std::int64_t channels = 0;  // payload extent; 0: a meeting within this process
   int partition = 0;          // whose process groups exchange (Communicator::join); 0: all ranks
-  /// For exchanges of statistics. Where slots lie on the host the barrier's callback does it, once
-  /// for all ranks; elsewhere every rank gets all slots and merges them on its device, to the same
-  /// bits. Null: they stay apart.
+  /// How an exchange of statistics merges the slots; null: they stay apart. Where they lie on the
+  /// host the barrier's callback merges them, once for all ranks; elsewhere every rank gets all
+  /// slots and merges them on its device, to the same bits.
   MergeSlots merge = nullptr;
 };
 
@@ -121,22 +122,23 @@ class AnyBarrier : private Failure::Listener {
  public:
   AnyBarrier(const AnyBarrier&) = delete;
   AnyBarrier& operator=(const AnyBarrier&) = delete;
-  /// Nobody waits here any more.
+  /// REQUIRES: nobody waits here any more.
   virtual ~AnyBarrier();
 
-  /// How long the longest-waiting rank of the present exchange has waited and a report of who
-  /// waits, in which call, since when and who is missing; nullopt when nobody waits.
+  /// How long the longest-waiting rank of the present exchange has waited, and a report of who
+  /// waits, in which call, since when, and who is missing.
   struct Wait {
     threading::Clock::duration longest;
     std::string report;
   };
+  /// Returns nullopt when nobody waits.
   std::optional<Wait> waiting() const;
 
  protected:
   AnyBarrier(std::vector<int> ranks, Failure& failure, const Progress* progress,
              std::chrono::microseconds spin);
 
-  /// A rank's message comes between the two.
+  /// The rank's message is stored between the first two.
   std::unique_lock<threading::Mutex> open_post(int place, const SyncCall& call);
   void close_post(std::unique_lock<threading::Mutex> lock);
   void wait_for_answer(int place);
@@ -145,12 +147,12 @@ class AnyBarrier : private Failure::Listener {
   struct Slot {
     SyncCall call;
     bool posted = false;
-    bool owed = false;             // an answer, to what the rank has posted
-    std::uint64_t generation = 0;  // whose end is the answer
+    bool owed = false;             // whether the rank has posted and has no answer yet
+    std::uint64_t generation = 0;  // at the end of which the answer is there
     threading::Clock::time_point since;
   };
 
-  /// On the thread of the rank that posts last, without the mutex.
+  /// Runs the callback, on the thread of the rank that posts last and without the mutex.
   virtual void answer(const SyncCall& call) = 0;
 
   int size() const { return static_cast<int>(slots_.size()); }
@@ -189,8 +191,8 @@ class AnyBarrier : private Failure::Listener {
 template <typename Message, typename Answer>
 class Barrier final : public AnyBarrier {
  public:
-  /// Runs on the thread of the rank that posts last: `messages` and `answers`, which it fills, in
-  /// the order of the ranks. What it throws, every rank gets.
+  /// Runs on the thread of the rank that posts last and fills `answers`, which are in the order of
+  /// the ranks, as `messages` are. Every rank gets what it throws.
   using Callback = std::function<void(const SyncCall& call, std::span<const Message> messages,
                                       std::span<Answer> answers)>;
 
@@ -204,23 +206,23 @@ class Barrier final : public AnyBarrier {
         messages_(ranks.size()),
         answers_(ranks.size()) {}
 
-  /// Posts and waits: the two below.
+  /// Posts the message and waits for the answer: `post`, then `await`.
   Answer exchange(int place, const SyncCall& call, const Message& message = {}) {
     post(place, call, message);
     return await(place);
   }
 
-  /// `place`: of the rank among those who meet here. Where all others have posted, runs the
-  /// callback. Throws PeerAborted after a failure.
+  /// Runs the callback where all others have posted. `place`: the rank's index among those who
+  /// meet here. Throws PeerAborted after a failure.
   void post(int place, const SyncCall& call, const Message& message = {}) {
     auto lock = open_post(place, call);
     messages_[static_cast<std::size_t>(place)] = message;
     close_post(std::move(lock));
   }
-  /// The answer to what the rank has posted last, once. Throws Error where it has posted nothing
-  /// since its last answer; ReplicaError naming replica, layer and
-  /// call if the ranks disagree, or the callback's exception: either is raised as the failure.
-  /// Throws PeerAborted after any other failure.
+  /// Waits for the answer to what the rank has posted last, and returns it once. Throws Error where
+  /// the rank has posted nothing since its last answer; ReplicaError naming replica, layer and call
+  /// if the ranks disagree, or the callback's exception: either is raised as the failure. Throws
+  /// PeerAborted after any other failure.
   Answer await(int place) {
     wait_for_answer(place);
     return answers_[static_cast<std::size_t>(place)];

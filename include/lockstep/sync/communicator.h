@@ -31,7 +31,7 @@ class Communicator final {
   ~Communicator();
 
   int rank() const { return rank_; }
-  /// Of the whole group.
+  /// How many ranks the whole group has.
   int size() const;
 
   /// Tells a transport of GPUs whose stream it orders. Called once, after the backend is there and
@@ -39,34 +39,34 @@ class Communicator final {
   /// group has an all-reduce.
   void attach(Backend& backend);
 
-  /// The process groups that `partition` means: the number to give as SyncCall::partition. Called
-  /// by every rank's thread, with equal partitions and in the same order, before the first exchange
-  /// in it: when the network is built, or in its first forward pass. Equal partitions share a
-  /// number, and one that was joined before costs no meeting; all ranks in one set have number 0.
-  /// Throws ConfigError when it is no partition of the ranks, else as `all_show`.
+  /// Returns the number that stands for these process groups in SyncCall::partition. Every rank's
+  /// thread calls it, with equal partitions and in the same order, before its first exchange in
+  /// them: when the network is built, or in its first forward pass. Equal partitions share a
+  /// number, and joining one again costs no meeting; all ranks in one set have number 0. Throws
+  /// ConfigError when the sets are no partition of the ranks, else as `all_show`.
   int join(const RankPartition& partition);
 
   /// Exchanges partial statistics, [local.parts, 2, call.channels] floats on this rank's device
-  /// (one part with the transport "nccl"), with the ranks of its group in call.partition. Gives the
-  /// slots of all ranks merged into one, where call.merge says how and they lie on the host; else
-  /// one slot per rank of the group in ascending rank order, for the consumer to merge in this
-  /// order (BatchNormForward::slots and the like). Valid until this rank's next exchange. Throws as
-  /// Barrier::exchange.
+  /// (one part with the transport "nccl"), with the ranks of its group in call.partition. Returns
+  /// the slots of all ranks merged into one, where call.merge says how and they lie on the host;
+  /// else one slot per rank of the group, in ascending rank order, for the consumer to merge in
+  /// this order (BatchNormForward::slots and the like). They are valid until this rank's next
+  /// exchange. Throws as Barrier::exchange.
   ///
   /// `meanwhile`: work of this rank that nobody else waits for, done once its statistics are handed
   /// in and before it waits for the others'; on a GPU it is issued there. Null: none. It is left
   /// out where the hook leaves the exchange out.
   ///
-  /// Peers read local.data in place. It may be written again, or go, once the rank's next
+  /// Peers read local.data where it lies. It may be written again, or go, once the rank's next
   /// `all_show` in the same partition or its next `barrier` has returned; on a GPU by what the
-  /// stream is given after that. Or after all ranks have synchronized their backends and met.
-  /// Where a rank may fail between, its memory has to outlive the other ranks' use of it: the owner
-  /// of the threads keeps all replicas until it has joined them.
+  /// stream is given after that. It may also go after all ranks have synchronized their backends
+  /// and met. Where a rank may fail between, its memory has to outlive the other ranks' use of it:
+  /// the owner of the threads keeps all replicas until it has joined them.
   std::span<const StatSlot> all_show(const SyncCall& call, const StatSlot& local,
                                      const std::function<void()>& meanwhile = nullptr);
 
   /// Waits for all ranks (of all process groups): on a GPU orders their streams. `where` names the
-  /// place in reports.
+  /// barrier in reports.
   void barrier(const char* where);
   /// Waits for all ranks on the host alone: for transports and recorders, between steps that order
   /// streams themselves.
@@ -80,8 +80,8 @@ class Communicator final {
   void enter(const char* activity, const char* place);
   void begin_step(std::int64_t step);
 
-  /// Seconds this rank has waited for others in `all_show`, without the meanwhile, and in
-  /// all else since construction.
+  /// Seconds since construction that this rank has waited for others: in `all_show`, without what
+  /// it did meanwhile, and in everything else.
   double exchange_wait_seconds() const { return exchange_wait_; }
   double barrier_wait_seconds() const { return barrier_wait_; }
 
@@ -99,7 +99,7 @@ class Communicator final {
   const int rank_;
   const std::unique_ptr<Transport> transport_;
   std::vector<Group> groups_;         // [partition] that this rank is in
-  StatSlot own_;                      // of a call that the hook leaves out
+  StatSlot own_;                      // what a call returns that the hook leaves out
   std::int64_t barriers_of_all_ = 0;  // of all ranks, that have returned
   double exchange_wait_ = 0;
   double barrier_wait_ = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// What ranks show one another at one place of a step: a norm's statistics, a loss's sums, the
+// What ranks show one another at one point of a step: a norm's statistics, a loss's sums, the
 // squares of a gradient. Whoever has something to show makes an Exchange once and calls `show` in
 // every step; it need not know whether there are other ranks.
 //
@@ -30,24 +30,25 @@ struct Shown {
 /// order.
 class Exchange {
  public:
-  /// `what`, in reports: the name of a layer. `index`: of the call within the step. `groups`: the
-  /// ranks that show each other something; none: all.
+  /// `what`: its name in reports, such as a layer's. `index`: of the call within the step.
+  /// `groups`: the ranks that show each other something; none: all.
   explicit Exchange(std::string what, int index = 0, RankPartition groups = {});
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Two slots of `floats` each, one behind the other, in memory that lives as long as the ranks'
-  /// threads. For those who use `next_slot`.
+  /// Gives `next_slot` its memory: two slots of `floats` each, one behind the other, which live as
+  /// long as the ranks' threads.
   void set_slots(float* memory, std::int64_t floats);
-  /// Where to write what is shown next. The slots take turns: when one comes again all ranks have
-  /// met in the call between, and before that they were done with it.
+  /// Returns where to write what is shown next. The two slots take turns: when one comes again, all
+  /// ranks have met in the call between, and before that they were done with it.
   float* next_slot();
 
-  /// Shows it to the group's ranks and gives what all of them have shown: a slot per rank in
-  /// ascending order, or one that they are merged to (Communicator::all_show). A rank without
-  /// others gets its own. Good until the next call. Throws as Communicator::all_show.
+  /// Shows it to the group's ranks and returns what all of them have shown: a slot per rank, in
+  /// ascending order, or the one into which they are merged (Communicator::all_show). A rank
+  /// without others gets its own back. The result is good until the next call. Throws as
+  /// `all_show`.
   ///
-  /// Memory that is none of `next_slot` may be written again once this rank's next exchange with
+  /// A slot that is not from `next_slot` may be written again once this rank's next exchange with
   /// the same ranks, or its next Communicator::barrier, has returned. `meanwhile`: work that nobody
   /// else waits for, done while the others are waited for; left out where nobody is.
   std::span<const StatSlot> show(Communicator& communicator, const Shown& shown,

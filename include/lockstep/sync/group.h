@@ -8,9 +8,9 @@ namespace lockstep {
 
 class Communicator;  // lockstep/sync/communicator.h
 
-/// The end of a group of one, for whoever computes by himself: it waits for nobody, and what it
-/// shows comes back to it. One for the whole process. Any thread may give it to layers, losses and
-/// Exchange::show; its own `all_show`, `barrier` and `join` are for one thread at a time.
+/// Returns the end of a group of one, for a device that computes alone: it waits for nobody, and
+/// gets back what it shows. The process has one of them. Any thread may give it to layers, losses
+/// and Exchange::show; its own `all_show`, `barrier` and `join` are for one thread at a time.
 Communicator& lone_rank();
 
 /// Sets of ranks that exchange statistics among themselves; every rank is in exactly one. The order
@@ -18,18 +18,18 @@ Communicator& lone_rank();
 /// rank.
 using RankPartition = std::vector<std::vector<int>>;
 
-/// Runs of `width` consecutive ranks: {0, 1}, {2, 3} for 4 ranks and width 2. Width 0: all ranks in
-/// one set. Throws ConfigError when the width does not divide the number of ranks.
+/// Returns runs of `width` consecutive ranks: {0, 1}, {2, 3} for 4 ranks and width 2. Width 0: all
+/// ranks in one set. Throws ConfigError when the width does not divide the number of ranks.
 RankPartition contiguous_groups(int ranks, int width);
 
-/// The same sets, ascending. Throws ConfigError unless each of the ranks 0...ranks-1 is in exactly
-/// one set and no set is empty.
+/// Returns the same sets, ascending. Throws ConfigError unless each of the ranks 0...ranks-1 is in
+/// exactly one set and no set is empty.
 RankPartition ascending(RankPartition partition, int ranks);
 
-/// One of them, as a rank of it sees it.
+/// One set of a partition, as a rank of it sees it.
 struct Group {
-  int partition = 0;       // of all ranks, as joined: SyncCall::partition
-  int set = 0;             // of the partition
+  int partition = 0;       // its number (SyncCall::partition)
+  int set = 0;             // index of the set in the partition
   std::vector<int> ranks;  // ascending
   int rank = 0;            // the group rank: this rank's place in `ranks`
   int own_rank = 0;        // its place among those of them that are this process's

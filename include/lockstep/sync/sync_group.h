@@ -42,8 +42,8 @@ constexpr auto names_of(TransportKind) {
                                               {"nccl", TransportKind::kNccl}});
 }
 
-/// How gradients become one sum and new weights everybody's: by whoever owns a part of the
-/// parameters, or by sums over all ranks in all of them.
+/// How gradients are summed and new weights reach all ranks: kOwner: whoever owns a share of the
+/// parameters does both for all; kAllReduce: every rank gets all sums and updates its own weights.
 enum class GradientExchangeKind : std::uint8_t { kAuto, kOwner, kAllReduce };
 constexpr auto names_of(GradientExchangeKind) {
   return std::to_array<Named<GradientExchangeKind>>(
@@ -64,9 +64,9 @@ struct SyncGroupOptions {
   std::reference_wrapper<World> world = World::alone();
 };
 
-/// Outlives the replicas, and the threads that use it. It is this process's end of a group over all
-/// processes of the world: ranks are numbered through, and only those of this process have a
-/// Communicator here. Barriers and masters of the user's own are those of this process.
+/// This process's end of a group that spans all processes of the world. Ranks are numbered through
+/// all processes, and only this process's have a Communicator here. A user's own barrier is for the
+/// ranks of this process. The group outlives the replicas and the threads that use it.
 class SyncGroup final : private Failure::Listener {
  public:
   /// `devices`: of this process. Throws ConfigError when the transport, the all-reduce or the world
@@ -80,15 +80,16 @@ class SyncGroup final : private Failure::Listener {
   int size() const { return layout_.ranks(); }
   /// Which of them are this process's.
   const RankLayout& rank_layout() const { return layout_; }
-  /// Throws Error where the rank is not of this process, as the next two.
+  /// Returns the rank's end. This and the next two throw Error where the rank is not of this
+  /// process.
   Communicator& at(int rank) { return *communicators_[own_index(rank)]; }
-  /// Of a rank; null unless SyncGroupOptions::all_reduce.
+  /// Returns what sums the rank's gradients; null unless SyncGroupOptions::all_reduce.
   AllReduce* all_reduce(int rank);
-  /// Of a rank; null where the transport cannot record steps: kEvent can.
+  /// Returns what records the rank's steps; null where the transport cannot: kEvent can.
   Recorder* recorder(int rank);
 
-  /// A callback barrier over this process's ranks for the user's own exchanges, which the group's
-  /// failure ends and its watchdog sees, and whose failure is the group's. It lives as long as the
+  /// Makes a callback barrier over this process's ranks for the user's own exchanges. The group's
+  /// failure ends it and its watchdog sees it; its failure is the group's. It lives as long as the
   /// group; the callback's memory must, too. Safe from any thread, at any time.
   template <typename Message, typename Answer>
   Barrier<Message, Answer>& make_barrier(typename Barrier<Message, Answer>::Callback callback) {
@@ -96,21 +97,21 @@ class SyncGroup final : private Failure::Listener {
                                          std::move(callback));
   }
 
-  /// World::exchange, until the group fails. What ends it is explained as below.
+  /// Calls World::exchange, which the group's failure ends, and explains an error as below.
   void exchange(int channel, std::span<const int> peers,
                 std::span<const std::span<const std::byte>> out, std::span<Bytes> in);
-  /// What was heard of another process, with the replicas that have not answered and what this
-  /// process's first one was about. Safe from any thread.
+  /// Adds to what was heard of another process which replicas have not answered, and what this
+  /// process's first one was doing. Safe from any thread.
   std::string explain_failure(const std::string& heard) const;
-  /// Fills in what every process says, [process], into memory that is used again; all call it, one
-  /// thread of each at a time. One process alone hears itself.
+  /// Fills `all` [process] with what every process says; its memory is used again. All processes
+  /// call it, one thread of each at a time. A process without others hears itself.
   void all_gather(std::span<const std::byte> own, std::vector<Bytes>& all);
 
   /// Makes every present and future wait throw PeerAborted. The first cause is kept; a null one
   /// becomes a ReplicaError that says so. Safe from any thread.
   void abort(std::exception_ptr cause) { failure_.raise(std::move(cause)); }
-  /// The first cause: given to `abort`, thrown by a callback, a disagreement among the ranks, or a
-  /// StalledError of the watchdog. Null when none.
+  /// Returns the first cause: what was given to `abort`, what a callback has thrown, a disagreement
+  /// among the ranks, or a StalledError of the watchdog. Null when there is none.
   std::exception_ptr failure() const { return failure_.cause(); }
   /// How often the callbacks of exchanges in this direction have run, in all process groups
   /// together (kOther: of barriers): once for all ranks that met. A replayed step runs none.
@@ -177,7 +178,7 @@ class RankGuard {
   RankGuard& operator=(const RankGuard&) = delete;
   ~RankGuard();
 
-  /// The rank has done all its exchanges.
+  /// Says that the rank has done all its exchanges.
   void finish() { finished_ = true; }
 
  private:

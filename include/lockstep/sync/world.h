@@ -30,8 +30,8 @@ enum WorldChannel : int {
 };
 
 /// This class is the world of one process; init_world() makes that of several. All processes make
-/// the same calls, in the same order in each channel. Outlives all that is given it. Safe from any
-/// thread, one at a time in each channel. Virtual functions have bodies here because
+/// the same calls, in the same order in each channel. It outlives all that is given it, and is safe
+/// from any thread, one at a time in each channel. Virtual functions have bodies here because
 /// liblockstep_mpi.so, which derives a class, links to nothing of the program.
 class World {
  public:
@@ -40,7 +40,7 @@ class World {
   World& operator=(const World&) = delete;
   virtual ~World() = default;
 
-  /// One process without others, for whoever names no world.
+  /// Returns the world of one process without others, for whoever names no world.
   static World& alone();
 
   int process() const { return process_; }
@@ -51,18 +51,18 @@ class World {
   const std::vector<std::string>& hosts() const { return hosts_; }
 
   // --- between steps, and before there is a SyncGroup ---
-  /// What every process says: [process].
+  /// Returns what every process says: [process].
   std::vector<Bytes> all_gather(std::span<const std::byte> own);
   std::vector<std::string> all_gather(const std::string& own);
-  /// What process 0 says; what the others would say does not matter.
+  /// Returns what process 0 says; what the others would say does not matter.
   std::string broadcast(const std::string& own);
-  /// What `make` returns in process 0, which alone calls it.
+  /// Returns what `make` returns in process 0, which alone calls it.
   std::string from_first(const std::function<std::string()>& make);
   /// The same in the others alone: process 0 has it, and calls `make` only where there are others.
   std::optional<std::string> to_others(const std::function<std::string()>& make);
-  /// The first process that says something else than process 0.
+  /// Returns the first process that says something else than process 0; nullopt: none does.
   std::optional<int> first_to_differ(const std::string& own);
-  /// In process 0 alone. What it throws ends all processes (announce_failure).
+  /// Calls `action` in process 0 alone. What it throws ends all processes (announce_failure).
   void on_first(const std::function<void()>& action) const {
     if (first()) action();
   }
@@ -74,14 +74,14 @@ class World {
   void exchange(int channel, std::span<const int> peers,
                 std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
                 const std::function<bool()>& stop);
-  /// What `exchange` has given to others so far.
+  /// How many bytes `exchange` has given to others so far.
   std::int64_t bytes_given() const { return bytes_given_; }
 
   // --- failures ---
-  /// The processes that calls under way have not heard of yet.
+  /// Returns the processes that calls under way have not heard of yet.
   virtual std::vector<int> waiting_for() const { return {}; }
-  /// For how long nothing was heard of a process, which says several times a second that it runs,
-  /// whatever its threads are about. The longest there is where processes do not say so.
+  /// Returns for how long nothing was heard of a process, which says several times a second that it
+  /// runs, whatever its threads do; the longest duration there is where processes do not say so.
   virtual std::chrono::steady_clock::duration silence_of(int process) const {
     static_cast<void>(process);
     return std::chrono::steady_clock::duration::max();
@@ -89,8 +89,8 @@ class World {
   /// Tells the others why this one ends: their exchanges throw ReplicaError with this text. Where
   /// it ends because of another it returns when that one has, whose exit code is the run's.
   virtual void announce_failure(const std::string& reason) { static_cast<void>(reason); }
-  /// Whether it is for this process to show an error of this text that ends it. Not what it has
-  /// heard from another, which is on stderr already.
+  /// Whether this process is to show an error of this text that ends it. It is not to show what it
+  /// has heard from another, which is on stderr already.
   virtual bool shows_error(const std::string& text) const {
     static_cast<void>(text);
     return true;
@@ -111,7 +111,7 @@ class World {
       : process_(process), hosts_(std::move(hosts)) {}
 
  private:
-  /// `exchange` with at least one peer.
+  /// Does an `exchange` with at least one peer.
   virtual void carry(int /*channel*/, std::span<const int> /*peers*/,
                      std::span<const std::span<const std::byte>> /*out*/, std::span<Bytes> /*in*/,
                      const std::function<bool()>& /*stop*/) {}
@@ -147,7 +147,7 @@ struct RankLayout {
   }
   int process_of(int rank) const;
   std::vector<int> peers() const;  // the other processes
-  /// Those of the ranks that are this process's.
+  /// Returns those of the ranks that are this process's.
   std::vector<int> own_of(const std::vector<int>& ranks) const;
   /// "process 1 (hostb, replicas 4 to 7)".
   std::string describe(int of_process) const;
@@ -158,7 +158,7 @@ struct RankLayout {
   std::string placement(const std::string& own) const;
 };
 
-/// Tells the others of this process's devices and hears of theirs.
+/// Tells the other processes of this one's devices, and returns all of them.
 RankLayout make_rank_layout(World& world, std::span<const Device> devices);
 
 }  // namespace lockstep
