@@ -1,6 +1,6 @@
 #pragma once
 // Where a replica runs. `cpu:k` is the k-th virtual device of the host: a thread with its own
-// replica and memory. `cuda:k` is GPU k; several replicas may share it and then differ by `slot`.
+// replica and memory. `cuda:k` is GPU k; several replicas may share it, and are numbered by `slot`.
 
 #include <string>
 #include <string_view>

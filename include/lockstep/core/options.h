@@ -1,7 +1,7 @@
 #pragma once
 // How a struct of options says what may be told it: `visit_options`, a member template that calls a
 // visitor once per key, with its name, its field, one sentence, and what else holds for it. From
-// that a configuration is read, checked, written, hashed, completed and documented; no other place
+// that a configuration is read, checked, written, hashed, completed and documented; nothing else
 // lists keys.
 //
 //   struct Sgd {
@@ -24,7 +24,7 @@
 
 namespace lockstep {
 
-/// Bounds of a number, which belong to the range unless `above` or `below` excludes them.
+/// Bounds of a number. They belong to the range unless `above` or `below` excludes them.
 struct Limits {
   double lo = -std::numeric_limits<double>::infinity();
   double hi = std::numeric_limits<double>::infinity();
@@ -53,7 +53,7 @@ struct Option {
   const char* none = "";        // the word for an optional number that there is not
   const char* what = "";        // a text is expected to be this: "a folder"
   void (*check)(const std::string& text) = nullptr;  // of each text of a list; throws ConfigError
-  bool (*alone)(const std::string& text) = nullptr;  // whether it may stand in place of a list
+  bool (*alone)(const std::string& text) = nullptr;  // whether it may stand for a whole list
   bool counts = true;       // it can change trained weights or final metrics, and is hashed
   bool written = true;      // false: beside the other options it says nothing, and is not written
   bool even_empty = false;  // a text is written though it is empty

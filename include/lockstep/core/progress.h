@@ -11,9 +11,9 @@ namespace lockstep {
 /// A report, such as "reading val: 12 of 367 images".
 struct WorkProgress {
   std::string what;       // the work
-  std::string unit;       // what its parts are called, in the plural: "images"
-  std::int64_t done = 0;  // parts
-  std::int64_t all = 0;   // parts; 0: unknown
+  std::string unit;       // what is counted, in the plural: "images"
+  std::int64_t done = 0;  // how many are done
+  std::int64_t all = 0;   // how many there are; 0: unknown
   std::string note = {};  // shown after the numbers; may be empty
 };
 
@@ -36,7 +36,7 @@ ProgressObserver* set_progress_observer(ProgressObserver* observer);
 void show_progress(const WorkProgress& progress);
 void clear_progress();
 
-/// Work of `all` parts (0: unknown). It is reported when the object is made, with each part that is
+/// Work on `all` units (0: unknown). It is reported when the object is made, whenever units are
 /// done, and as ended when the object goes. Safe from several threads.
 class LongWork {
  public:
@@ -45,7 +45,7 @@ class LongWork {
   LongWork(const LongWork&) = delete;
   LongWork& operator=(const LongWork&) = delete;
 
-  /// So many more parts are done.
+  /// Says that so many more units are done.
   void advance(std::int64_t parts = 1);
 
  private:

@@ -25,9 +25,10 @@ namespace lockstep {
 /// in an evaluation. What fails inside a step is final: every later call throws it again. In a run
 /// of several processes what `load` throws is final, too, and so are weights that do not fit.
 ///
-/// It is this process's end of one that spans all processes of the world (SyncGroupOptions::world):
-/// every process makes the same calls with the same batches, weights and states (those of process 0
-/// count) and has the same results (state_dict: its first rank's); ranks are numbered through all.
+/// The object is this process's end of one that spans all processes of the world
+/// (SyncGroupOptions::world). Every process makes the same calls with the same batches, weights and
+/// states, of which process 0's count, and has the same results; state_dict gives the first rank's.
+/// Ranks are numbered through all processes.
 class DataParallel {
  public:
   /// Starts the threads, builds the replicas, initialises rank 0 from the seed and mirrors it.
@@ -42,25 +43,28 @@ class DataParallel {
   /// torch.chunk's sizes. All ranks' parameters are bitwise equal afterwards. Throws Error, before
   /// anything changes, where the batch is not whole (data/batch.h), has no sample or more than
   /// planned, or where a label is none of the classes; ConfigError where `lr` is negative or not
-  /// finite or `step` is negative. Throws the first
-  /// failure of any replica, named by rank and device (ReplicaError; ConfigError, DataError and
-  /// NonFiniteError keep their type); after a failure every call throws it again. NonFiniteError
-  /// names the first replica whose part of the loss is not finite: all ranks then leave parameters
-  /// and the optimizer's state untouched, have the running statistics and num_batches_tracked that
-  /// they had before the step, and go on working. NonFiniteError, too, when the loss is
-  /// finite and the gradient is not: parameters and state have then taken it, and are of no use.
-  /// With a loss scale such a step is left out instead (StepResult::skipped), unless the scale is
-  /// down at 1.
+  /// finite or `step` is negative. Throws the first failure of any replica, named by rank and
+  /// device (ReplicaError; ConfigError, DataError and NonFiniteError keep their type); after a
+  /// failure every call throws it again.
+  ///
+  /// NonFiniteError names the first replica whose share of the loss is not finite: all ranks then
+  /// leave parameters and the optimizer's state untouched, have the running statistics and
+  /// num_batches_tracked that they had before the step, and go on working. It is thrown, too, when
+  /// the loss is finite and the gradient is not: parameters and state have then taken it, and are
+  /// of no use. With a loss scale such a step is left out instead (StepResult::skipped), unless the
+  /// scale is down at 1.
+  ///
   /// `step`: its number in the run, from 0, which AdamW's bias correction and dropout go by.
   StepResult train_step(const Batch& batch, std::int64_t step, float lr);
-  /// The learning rate of the optimizer as it is.
+  /// The same with the optimizer's own learning rate.
   StepResult train_step(const Batch& batch, std::int64_t step);
-  /// A batch for each device, as it is (self-parallel): [rank]. Together they are the global batch.
+  /// The same with a batch for each device, [rank], as it is (self-parallel). Together they are the
+  /// global batch.
   StepResult train_step(std::span<const Batch> batches, std::int64_t step, float lr);
 
-  /// The same in parts, so that the host can prepare the next batch while GPUs work on this one:
-  /// begin_step, stage_next (or not), finish_step. A batch may be given up when the call that got
-  /// it has returned. After `stage_next` the next step takes that batch.
+  /// The same in several calls, so that the host can prepare the next batch while GPUs work on this
+  /// one: begin_step, stage_next (or not), finish_step. A batch may be given up when the call that
+  /// got it has returned. After `stage_next` the next step takes that batch.
   ///
   /// `steps_ahead()` further steps may be begun before the first is finished, so that GPUs go from
   /// step to step without waiting for the host; finish_step() then finishes the oldest. Where that
@@ -71,30 +75,33 @@ class DataParallel {
   void begin_step(const Batch& batch, std::int64_t step, float lr);
   void stage_next(const Batch& batch);
   StepResult finish_step();
-  /// 1 on GPUs; 0 where a step is done when begin_step() returns.
+  /// Returns 1 on GPUs, and 0 where a step is done when begin_step() returns.
   int steps_ahead() const;
 
-  /// The training-mode forward pass alone: no loss, no update, running statistics as they were.
-  /// Throws Error where the batch has more samples than a micro-batch.
+  /// Does the training-mode forward pass alone: it computes no loss, updates nothing, and leaves
+  /// the running statistics as they were. Throws Error where the batch has more samples than a
+  /// micro-batch.
   void forward(const Batch& batch);
 
-  /// Confusion matrix [classes, classes] (row: label) of the first loss's output over `count`
-  /// batches that `load(index)` gives, spread over the ranks; every sample counts once; empty where
-  /// that loss takes no labels. `top5`: where the output is [N, classes], the samples whose
-  /// class is among the five largest logits. `loss`: the mean of that loss over all valid pixels,
-  /// over all elements, or over all samples (dice), without weights. `load` is called on the ranks'
-  /// threads. The result does not depend on the number of ranks, if their running statistics are
-  /// equal, as `replicate` makes them: every replica uses its own. Throws Error where `count` is
-  /// negative or `load` is null, and what `load` throws, named by rank and device, when all ranks
-  /// have left their batches; a rank that has not within a second ends the run.
-  /// What BatchNorm normalises by but running statistics needs memory for networks of its own.
-  /// With windows `mismatch` says how far they contradict each other.
+  /// What an evaluation has counted. Every sample counts once.
   struct EvalResult {
+    /// [classes, classes] (row: label) of the first loss's output; empty where that loss takes no
+    /// labels.
     std::vector<std::int64_t> confusion;
+    /// The mean of that loss over all valid pixels, over all elements, or over all samples (dice),
+    /// without weights.
     double loss = 0;
+    /// Where the output is [N, classes]: the samples whose class is among the five largest logits.
     std::int64_t top5 = 0;
+    /// How far windows contradict each other.
     TileMismatch mismatch = {};
   };
+  /// Evaluates `count` batches that `load(index)` gives, spread over the ranks. `load` is called on
+  /// the ranks' threads. The result does not depend on the number of ranks, if their running
+  /// statistics are equal, as `replicate` makes them: every replica uses its own. To normalise by
+  /// anything else takes memory for networks of its own. Throws Error where `count` is negative or
+  /// `load` is null, and what `load` throws, named by rank and device, when all ranks have left
+  /// their batches; a rank that has not within a second ends the run.
   EvalResult evaluate(std::int64_t count, const std::function<Batch(std::int64_t index)>& load,
                       const EvaluationOptions& options = {});
 
@@ -107,48 +114,48 @@ class DataParallel {
   /// Throws ConfigError with `cuda_graph`.
   void freeze_statistics();
 
-  /// Rank 0's parameters and running statistics under PyTorch's names.
+  /// Returns rank 0's parameters and running statistics under PyTorch's names.
   TensorMap state_dict();
   /// The same with the average of the weights in place of them, and of the running statistics where
   /// DataParallelOptions::averaged_statistics says so. REQUIRES:
   /// DataParallelOptions::average_decay.
   TensorMap averaged_state_dict();
-  /// Gives them to all ranks. `strict`: throws DataError when anything is skipped, missing or
-  /// unexpected (nn/parameter_store.h), before anything is copied.
+  /// Gives the tensors to all ranks. `strict`: throws DataError when anything is skipped, missing
+  /// or unexpected (nn/parameter_store.h), before anything is copied.
   ImportSummary load_state_dict(const TensorMap& tensors, bool strict = true);
 
-  /// The optimizer's state, on the host, the same for every exchange and number of devices.
+  /// Returns the optimizer's state, on the host: the same for every exchange and number of devices.
   OptimizerState optimizer_state();
-  /// Throws DataError when it is of another optimizer or network.
+  /// Throws DataError when the state is of another optimizer or network.
   void set_optimizer_state(const OptimizerState& state);
 
-  /// The loss scale as the next step will have it; none without DataParallelOptions::loss_scale.
+  /// Returns the loss scale of the next step; none without DataParallelOptions::loss_scale.
   std::optional<LossScaleState> loss_scale();
   /// REQUIRES: the run has one.
   void set_loss_scale(const LossScaleState& state);
 
-  /// Ranks of all processes.
+  /// How many ranks all processes have.
   int size() const;
   /// Which of them are this process's (sync/world.h).
   const RankLayout& rank_layout() const;
   const DataParallelOptions& options() const;
   const GradientExchangeChoice& gradient_exchange() const;
-  /// Why training on other devices, or on another number of them, comes to other bits: a clause for
-  /// messages, "BatchNorm is not synchronized (stem.bn)". Empty where it does not: on CPU devices,
-  /// or on GPUs with `placement_invariant`, synchronized over all of them or image by image, one
-  /// micro-batch, gradient exchange "owner", no parameter shared by several calls. Weights, running
-  /// statistics, the optimizer's state, losses and norms are then functions of the global batches
-  /// alone: on any number of devices and threads, in parts of any size. (On one machine:
-  /// convolutions are chosen by measurement. A layer of one's own must add its parameters'
-  /// gradients by StepContext::gradient_parts.)
+  /// Says why training on other devices, or on another number of them, comes to other bits: a
+  /// clause for messages, "BatchNorm is not synchronized (stem.bn)". It is empty where they do not:
+  /// on CPU devices, or on GPUs with `placement_invariant`, synchronized over all of them or image
+  /// by image, with one micro-batch, gradient exchange "owner", and no parameter that several calls
+  /// share. Weights, running statistics, the optimizer's state, losses and norms are then functions
+  /// of the global batches alone, on any number of devices and threads, in shards of any size. This
+  /// holds on one machine, since convolutions are chosen by measurement, and if a layer of one's
+  /// own adds its parameters' gradients by StepContext::gradient_parts.
   std::string placement_obstacle() const;
   /// Where the ranks meet: the counts of its callbacks, and where each rank is.
   const SyncGroup& sync_group() const;
-  /// Learnable parameters, elements of all of them together.
+  /// How many elements all learnable parameters have together.
   std::int64_t parameter_count() const;
 
-  /// Fills in what every process says, [process], into memory that is used again; also while steps
-  /// are under way. One process alone hears itself. All call it, in the same order.
+  /// Fills `all` [process] with what every process says; its memory is used again. All processes
+  /// call it, in the same order, also while steps are under way. One alone hears itself.
   void all_gather(std::span<const std::byte> own, std::vector<Bytes>& all);
 
   /// Calls `work` for every replica of this process, all at the same time, each on its replica's

@@ -20,12 +20,12 @@
 
 namespace lockstep {
 
-/// Sizes of torch.chunk(batch, parts): ceil(batch / parts) each until used up, then 0: 5 over 4 ->
-/// 2, 2, 1, 0.
+/// Returns the sizes of torch.chunk(batch, parts): ceil(batch / parts) each until the batch is used
+/// up, then 0. 5 over 4 is 2, 2, 1, 0.
 std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts);
 
-/// Host threads that each of `replicas` uses for its own operations: its share of host_threads(),
-/// at least 1.
+/// Returns how many host threads each of `replicas` uses for its own operations: its share of
+/// host_threads(), at least 1.
 int threads_per_replica(int replicas);
 
 struct GradientExchangeOptions {
@@ -67,10 +67,10 @@ struct ReplicaContext {
   Device device;
   Backend& backend;
   ParameterStore& store;
-  Network& network;  // of training
+  Network& network;  // the one that trains
 };
 
-/// The gradient of one parameter: of the global loss, summed over all devices.
+/// The gradient of the global loss with respect to one parameter, summed over all devices.
 struct NamedGradient {
   std::string name;         // of the parameter
   Shape shape;              // in PyTorch's order
@@ -101,18 +101,18 @@ struct DataParallelOptions {
   /// than the sum itself; not with `cuda_graph`, and not with replicas on several GPUs.
   GradientHook on_gradients = nullptr;
   GradientClipping gradient_clipping = {};
-  /// In [0, 1). Not 0: beside the weights w there is an exponential moving average a of them
-  /// (Polyak and Juditsky 1992), a = decay*a + (1-decay)*w after each update and a = w after the
-  /// first one, of step 0. It is spread over the devices as the optimizer's state, with which it is
-  /// saved; a state without it makes it start over from the weights.
+  /// In [0, 1). Unless it is 0 there is an exponential moving average a beside the weights w
+  /// (Polyak and Juditsky 1992): a = decay*a + (1-decay)*w after each update, and a = w after the
+  /// first one, of step 0. It is spread over the devices and saved as the optimizer's state is; a
+  /// state without it makes it start over from the weights.
   double average_decay = 0;
   AveragedStatistics averaged_statistics = AveragedStatistics::kCopy;
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
   /// With MicroBatches::kTogether they go through the layers between two BatchNorms one after
   /// another and meet there: results are those of accumulate = 1, to the bit where the backend sums
-  /// by image, in less memory and more time (PlanOptions::tile; a device's part of the batch is
-  /// what is cut).
+  /// by image, in less memory and more time (PlanOptions::tile). What is cut then is a device's
+  /// shard.
   int accumulate = 1;
   MicroBatches accumulated_statistics = MicroBatches::kEvery;
   /// Computes normalised values and activations again in the backward pass, and does not keep them
@@ -147,20 +147,20 @@ struct DataParallelOptions {
   }
 };
 
-/// What one rank owns. Used on the rank's thread (DataParallel::for_each_replica), read by others
-/// only between steps.
+/// What one rank owns. It is used on the rank's thread (DataParallel::for_each_replica), and read
+/// by others only between steps.
 class Replica {
  public:
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  /// Among those of all processes.
+  /// The rank's number among those of all processes.
   int rank() const { return rank_; }
   const Device& device() const { return backend_->device(); }
   Backend& backend() const { return *backend_; }
   ParameterStore& store() { return store_; }
   const ParameterStore& store() const { return store_; }
-  /// Of training.
+  /// The network that trains.
   Network& network() const { return *network_; }
 
  protected:
@@ -173,7 +173,7 @@ class Replica {
   std::unique_ptr<Network> network_;
 };
 
-/// What a step took, in seconds of a rank's thread. On GPUs, where streams do the waiting, all of
+/// How long a step took, in seconds of a rank's thread. On GPUs streams do the waiting, so all of
 /// it counts as `compute`; what a GPU does while the host prepares the next batch takes no thread's
 /// time.
 struct StepTimes {
@@ -184,7 +184,7 @@ struct StepTimes {
 
 /// What one rank did in a step.
 struct RankStep {
-  double loss = 0;  // of its part of the batch: the ranks' add up to the step's
+  double loss = 0;  // of its shard: the ranks' losses add up to the step's
   StepTimes times;
   std::size_t memory_bytes = 0;       // that its backend holds (Backend::allocated_bytes)
   std::size_t peak_memory_bytes = 0;  // the most that it has held at a time
