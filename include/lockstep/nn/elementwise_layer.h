@@ -1,7 +1,6 @@
 #pragma once
 // A layer of your own that looks at one element at a time, on CPU devices: you write the function
-// and its gradient, and the layer does the rest (strides, places in memory, sums over images,
-// ONNX).
+// and its gradient, and the layer does the rest (strides, memory, sums over images, ONNX).
 //
 //   struct Mish {
 //     float operator()(float x) const { ... }                       // y
@@ -124,7 +123,7 @@ class ElementwiseLayer : public Layer {
       }
     }
   }
-  // Before the input's, which may take the place of the output's. In double, sample by sample.
+  // Before the input's gradient, which may overwrite the output's. Sums are in double, by sample.
   void backward_parameter(Backend& backend, const StepContext& context) const {
     const std::int64_t batch = inputs()[0]->data.shape.batch();
     for (std::int64_t sample = 0; sample < batch; ++sample) {

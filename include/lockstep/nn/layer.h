@@ -61,7 +61,7 @@ struct GradTarget {
 };
 
 /// What the memory plan must know of a layer. The default is that of a layer whose backward pass
-/// needs no value of its forward pass and whose tensors have places of their own.
+/// needs no value of its forward pass and whose tensors have memory of their own.
 struct LayerTraits {
   // --- what `backward` reads; everything else may be overwritten after `forward` ---
   bool reads_input = false;         // input 0
@@ -97,9 +97,9 @@ struct LayerTraits {
   bool splits_backward = false;
 
   // --- what need not be kept, where memory is to be spared (PlanOptions::recompute, tile) ---
-  /// Whether an image's part of a pass depends on that image alone, so that a pass over the batch
-  /// may be one over a few images at a time. What such a layer saves holds until the views change.
-  /// Else it runs once in each direction, for all images, and its values are kept.
+  /// Whether what a pass computes for an image depends on that image alone, so that a pass over the
+  /// batch may be one over a few images at a time. What such a layer saves holds until the views
+  /// change. Any other layer runs once in each direction, for all images, and its values are kept.
   bool by_image = false;
   /// Whether the output may be computed again (Layer::forward_again) rather than kept: a pass over
   /// memory and no more. A layer that is not by_image then writes no output where `forward` finds
@@ -114,9 +114,9 @@ struct Positions {
 
 /// The least that one pass of a layer has to do, for the present batch.
 struct LayerWork {
-  /// Read and written: every tensor once for each pass over memory that the operation cannot do
-  /// without. A tensor that is in its place already, such as a part that the memory plan put inside
-  /// its concatenation, does not move.
+  /// Bytes read and written: every tensor once for each pass over memory that the operation cannot
+  /// do without. A tensor that lies where it belongs already, such as an input that the memory plan
+  /// put inside its concatenation, does not move.
   double bytes = 0;
   /// Multiplications and additions of a convolution by its definition; 0: memory is the bound.
   double flops = 0;
@@ -140,17 +140,17 @@ class Layer {
   std::span<Value* const> inputs() const { return inputs_; }
   Value* output() const { return output_; }
 
-  /// Whose gradients `backward` adds to. A layer that has some runs its backward pass even if no
-  /// input needs a gradient. Set-up only.
+  /// Returns the parameters whose gradients `backward` adds to. A layer that has some runs its
+  /// backward pass even if no input needs a gradient. Set-up only.
   virtual std::vector<const Parameter*> parameters() const { return {}; }
 
-  /// What the memory plan must know. Asked once, when the network is planned.
+  /// Returns what the memory plan must know. Asked once, when the network is planned.
   virtual LayerTraits traits() const = 0;
 
   // --- what a benchmark asks ---
-  /// By default: reads the inputs, writes the output.
+  /// By default a layer reads the inputs and writes the output.
   virtual LayerWork forward_work() const;
-  /// By default: reads the output's gradient and what the traits say, writes `grads`.
+  /// By default a layer reads the output's gradient and what the traits say, and writes `grads`.
   virtual LayerWork backward_work(std::span<const GradTarget> grads) const;
 
   // --- set-up ---
@@ -172,15 +172,16 @@ class Layer {
   /// context is that of the forward pass.
   virtual void backward(Backend& backend, const StepContext& context,
                         std::span<const GradTarget> grads) = 0;
-  /// The other half of a backward pass that is split, before `backward` or after it. Reads
-  /// inputs()[0]->data and output()->grad, adds to the gradients of the parameters.
+  /// The other half of a backward pass that is split; called before `backward` or after it. Reads
+  /// inputs()[0]->data and output()->grad, and adds to the gradients of the parameters.
   virtual void backward_weights(Backend& backend, const StepContext& context) {
     static_cast<void>(backend), static_cast<void>(context);
   }
 
   // --- what windows of a large image ask (nn/receptive_field.h) ---
-  /// The positions of every input, along the height (axis 1) or the width (axis 2), that those of
-  /// the output are computed from in evaluation; nullopt: all there are. By default the same ones.
+  /// Returns the positions of every input, along the height (axis 1) or the width (axis 2), from
+  /// which those of the output are computed in evaluation; nullopt: all there are. By default they
+  /// are the same ones.
   virtual std::optional<Positions> reads(Positions output, int axis) const {
     static_cast<void>(axis);
     return output;
@@ -197,10 +198,10 @@ class Layer {
   Value* output_;
 };
 
-/// For `backward` of a layer with a parameter of its own: adds what every sample of the present
-/// batch comes to, `by_sample` [batch, elements of the parameter], dense and in fp32, to the
-/// parameter's gradient: in the order that the samples alone decide
-/// (Backend::sums_by_image), so that a training has the same bits on any number of devices.
+/// For `backward` of a layer with a parameter of its own. Adds each sample's gradient, a row of
+/// `by_sample` [batch, elements of the parameter], dense and in fp32, to that of the parameter, in
+/// an order that the samples alone decide (Backend::sums_by_image). So a training has the same bits
+/// on any number of devices.
 void add_parameter_gradient(Backend& backend, const StepContext& context, const Tensor& by_sample,
                             const Parameter& parameter);
 

@@ -3,9 +3,9 @@
 // backward pass. A loss of one's own that is more than a formula of elements (ElementwiseLoss)
 // derives from LossNode, and its value makes it (nn/loss.h).
 //
-// The one rule: the loss is of the global batch. A node adds this replica's part of it, divided by
-// the normalizer of the whole; what takes more knowledge of other replicas it exchanges, and then
-// every node does so in every step, with or without samples.
+// The one rule: the loss is of the global batch. A node adds this replica's share of it, divided by
+// the normalizer of the whole. What takes more knowledge of other replicas it exchanges with them;
+// then every node does so in every step, with or without samples.
 
 #include <cstdint>
 #include <functional>
@@ -25,10 +25,10 @@ struct LossTarget {
   int ignore_index = -1;  // a label that does not count
 };
 
-/// Where a node is to be.
+/// The output that a node is for.
 struct LossSite {
   std::string output;      // its name
-  const Network& network;  // set to the largest batch that will come; looked at for set-up only
+  const Network& network;  // set to the largest batch that will come; used for set-up only
   int index = 0;           // of the loss among those of the run
 };
 
@@ -39,7 +39,7 @@ struct LossCounts {
   double elements = 0;             // of the output, of all samples, times their weights
 };
 
-/// A replica's part of a training step or of an evaluation; what is pointed to is device memory.
+/// A replica's share of a training step or of an evaluation. Pointers are to device memory.
 struct LossPass {
   Tensor output;  // [N, ..., C]; N may be 0
   Tensor target;  // uint16 [N, ..., 1], or fp32 of the output's shape
@@ -48,7 +48,7 @@ struct LossPass {
   const float* sample_weights = nullptr;  // [N]; null: all 1
   DeviceScalar<double> normalizer = 1.0;  // of the whole global batch
   DeviceScalar<float> grad_scale = 1.0F;
-  double* loss = nullptr;  // += this replica's part
+  double* loss = nullptr;  // += this replica's share
   /// [N], += what each sample adds to the loss. Null: not wanted.
   double* image_losses = nullptr;
   std::reference_wrapper<Communicator> communicator = lone_rank();
@@ -69,28 +69,28 @@ class LossNode {
   bool takes_labels() const { return target_.labels; }
   int ignore_index() const { return target_.ignore_index; }
 
-  /// What the output is compared with, in `memory`, for the batch that `network` is set to: labels,
-  /// uint16 [N, ..., 1], or values, fp32 of the output's shape.
+  /// Returns a view of `memory` as what the output is compared with, for the batch that `network`
+  /// is set to: labels, uint16 [N, ..., 1], or values, fp32 of the output's shape.
   Tensor target(const Network& network, void* memory) const;
 
-  /// What the loss of a global batch is divided by, which the loss's weight is part of. 0: the loss
-  /// and its gradient are 0.
+  /// Returns what the loss of a global batch is divided by; it includes the loss's weight. 0: the
+  /// loss and its gradient are 0.
   double normalizer(const LossCounts& counts) const;
 
-  /// What the sum of an evaluation is a sum of: valid labels, or elements.
+  /// Returns how many terms the sum of an evaluation has: valid labels, or elements.
   virtual double terms(const LossCounts& counts) const;
 
-  /// Whether `compute` waits for the device and has the host do a part of it: then no step can be
+  /// Whether `compute` waits for the device and lets the host do some of it. Then no step can be
   /// replayed from a recording (DataParallelOptions::cuda_graph).
   virtual bool needs_host() const { return false; }
-  /// Adds this replica's part of the loss and writes the output's gradient.
+  /// Adds this replica's share of the loss and writes the output's gradient.
   virtual void compute(const LossPass& pass) = 0;
   /// Adds the sum over all terms, without weights of classes, to the loss. No replica waits for
   /// another. By default as `compute`.
   virtual void evaluate(const LossPass& pass) { compute(pass); }
 
  protected:
-  /// What a mean over the global batch is divided by. By default the terms.
+  /// Returns what a mean over the global batch is divided by: by default the terms.
   virtual double mean_over(const LossCounts& counts) const { return terms(counts); }
 
   Backend& backend() const { return backend_; }
@@ -104,8 +104,8 @@ class LossNode {
   const std::int64_t classes_;
 };
 
-/// A node for a loss of elements. Where the device has no kernel for the formula, which is on GPUs
-/// any but the library's, the host computes it: see ElementwiseLoss.
+/// Makes a node for a loss of elements. Where the device has no kernel for the formula, as a GPU
+/// has only for the library's own, the host computes it: see ElementwiseLoss.
 std::unique_ptr<LossNode> make_element_node(const LossSite& site, float weight,
                                             std::unique_ptr<const ElementFormula> formula);
 

@@ -24,16 +24,16 @@ namespace lockstep {
 
 using Model = std::function<Outputs(NetworkBuilder& net, Value* input, const NormLayer& norm)>;
 
-/// The network of a model for inputs of this shape (the batch in front is the largest that will
-/// come). `store` may hold the parameters of an earlier network of the same model: they are shared
-/// then. Throws Error or ConfigError when shapes do not fit, naming the layer.
+/// Builds the network of a model for inputs of this shape (the batch in front is the largest that
+/// will come). `store` may hold the parameters of an earlier network of the same model: they are
+/// shared then. Throws Error or ConfigError when shapes do not fit, naming the layer.
 std::unique_ptr<Network> build_network(const Model& model, const NormLayer& norm,
                                        const Shape& input, const PlanOptions& plan,
                                        Backend& backend, ParameterStore& store);
 
-/// The same model with every BatchNorm synchronized over all devices, whether the norm layer came
-/// from the caller or is the model's own; eps, momentum, affine and tracking stay, frozen layers
-/// stay frozen, and what is no BatchNorm (GroupNorm) stays what it is
+/// Returns the same model with every BatchNorm synchronized over all devices, whether the norm
+/// layer came from the caller or is the model's own; eps, momentum, affine and tracking stay,
+/// frozen layers stay frozen, and what is no BatchNorm (GroupNorm) stays what it is
 /// (torch.nn.SyncBatchNorm.convert_sync_batchnorm). With process groups: over the ranks in one set.
 /// Names are not touched: the same weights load into both.
 Model convert_sync_batchnorm(Model model, const RankPartition& process_groups = {});
@@ -119,8 +119,8 @@ using ModelTable = std::vector<ModelEntry>;
 /// The models that come with the library.
 const ModelTable& builtin_models();
 
-/// The architecture of `options.arch`. Throws ConfigError naming what there is when there is none
-/// of that name.
+/// Returns the architecture of `options.arch`. Throws ConfigError naming what there is when there
+/// is none of that name.
 Architecture find_architecture(const ModelTable& models, const ModelOptions& options);
 
 /// Gives every parameter its initial values (Parameter::initial): by default Kaiming-normal weights

@@ -40,8 +40,8 @@ struct Output {
 };
 using Outputs = std::vector<Output>;
 
-/// Of torch.nn.ConvTranspose2d; square windows. The output is (size - 1) * stride - 2 * padding +
-/// dilation * (kernel - 1) + output_padding + 1 high and wide.
+/// As torch.nn.ConvTranspose2d takes them, for square windows. The output is (size - 1) * stride -
+/// 2 * padding + dilation * (kernel - 1) + output_padding + 1 high and wide.
 struct ConvTranspose2dOptions {
   std::int64_t out_channels = 0;
   std::int64_t kernel = 2;
@@ -57,8 +57,8 @@ struct PlanOptions {
   bool training = true;      // false: forward only; activations share memory
   bool input_grad = false;   // whether the gradient of the input is wanted (tests)
   bool share_memory = true;  // false: every tensor in memory of its own (tests, debugging)
-  /// Of all values, the network's input and output among them, and of their gradients. Parameters,
-  /// their gradients and statistics are fp32 always.
+  /// The type of all values, the network's input and output among them, and of their gradients.
+  /// Parameters, their gradients and statistics are fp32 always.
   DType activations = DType::kFloat32;
   /// Names of the outputs whose gradients are given, by losses mostly, before a backward pass; no
   /// names: of all.
@@ -74,9 +74,10 @@ struct PlanOptions {
   /// Whether what a pass over memory computes, normalised values and activations, is computed again
   /// in the backward pass instead of being kept: less memory, more time, the same bits.
   bool recompute = false;
-  /// Images that go through the layers together, while those that meet all images, BatchNorm,
-  /// wait for the last of them; 0: all. Fewer take less memory for what is not kept of all of them,
-  /// and are to the same bits where the backend sums by image. Implies `recompute`; in training.
+  /// How many images go through the layers together, while layers that meet all images, such as
+  /// BatchNorm, wait for the last of them; 0: all. Fewer take less memory for what is not kept of
+  /// all images, and give the same bits where the backend sums by image. Implies `recompute`; in
+  /// training.
   std::int64_t tile = 0;
   /// Whether what is kept from the forward pass to the backward pass waits in memory of the host
   /// between the two (Backend::make_offload), but for small and short-lived values: less memory of
@@ -84,10 +85,10 @@ struct PlanOptions {
   bool offload = false;
 };
 
-/// Hears of every layer's share of a pass, on the replica's thread: of every part of it where
-/// images go through in several, and of what a backward pass computes again as the layer's share of
-/// that. On a GPU `begin` and `end` only enclose the issuing of work, unless the observer waits for
-/// the device itself.
+/// Hears of every layer's share of a pass, on the replica's thread. Where images go through a few
+/// at a time, it hears of each time. What a backward pass computes again counts as that layer's
+/// share of the backward pass. On a GPU `begin` and `end` only enclose the issuing of work, unless
+/// the observer waits for the device itself.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
@@ -121,45 +122,47 @@ class Network {
   const Tensor& input_grad() const;  // null unless planned; valid after `backward`
   /// The names of the outputs, in the order of the model's.
   std::vector<std::string> output_names() const;
-  /// The place of an output. Throws ConfigError naming those there are when there is none of that
-  /// name.
+  /// Returns the index of an output. Throws ConfigError naming those there are when there is none
+  /// of that name.
   std::size_t output_index(const std::string& name) const;
-  /// E.g. logits [n, H, W, classes]; valid until `backward`. Null where the plan left it out.
+  /// An output, such as logits [n, H, W, classes]; valid until `backward`. Null where the plan left
+  /// it out.
   const Tensor& output(std::size_t index = 0) const;
   /// Write the loss gradient here after `forward`; null where none is wanted.
   const Tensor& output_grad(std::size_t index = 0) const;
 
   void forward(const StepContext& context);
-  /// Hears during a backward pass that it has left `layer` (of `layers()`) behind: the gradients of
-  /// the parameters that only this layer and later ones use are issued, those of convolutions with
-  /// the next ConvolutionOperations::finish_conv2d_gradients().
+  /// Hears during a backward pass that it has left `layer` (of `layers()`) behind. The gradients of
+  /// the parameters that only this layer and later ones use are then issued; those of convolutions
+  /// are with the next ConvolutionOperations::finish_conv2d_gradients().
   using AfterLayer = std::function<void(std::size_t layer)>;
-  /// In reverse order. Adds to the parameters' gradients: zero them first (`zero_grad`).
+  /// Runs the layers in reverse order. Adds to the parameters' gradients: zero them first
+  /// (`zero_grad`).
   /// `after_layer` may be null; it is called for every layer.
   void backward(const StepContext& context, const AfterLayer& after_layer = nullptr);
   void zero_grad();
 
-  /// Of the passes from here on; null: nobody, which costs a comparison per layer. A step that is
-  /// replayed from a recording calls no observer.
+  /// Sets who hears of the passes from here on; null: nobody, which costs a comparison per layer. A
+  /// step that is replayed from a recording calls no observer.
   void observe(LayerObserver* observer);
-  /// The least that a layer's pass has to do for the present batch; nothing where the pass leaves
-  /// the layer out.
+  /// Returns the least that a layer's pass has to do for the present batch: nothing where the pass
+  /// leaves the layer out.
   LayerWork work(std::size_t layer, Direction direction) const;
 
   ParameterStore& parameters() const;
   Backend& backend() const;
   std::span<const std::unique_ptr<Layer>> layers() const;
-  /// In evaluation the most pixels to one side of a pixel that the output counts in for it: as many
-  /// lie between the border of a window of a large image and the pixels that the window decides as
-  /// one piece would. `divisor`: of the images' sides. nullopt: the whole image counts, or the
-  /// output is of another size.
+  /// Returns how many pixels to one side of a pixel its output depends on in evaluation, at most. A
+  /// window of a large image decides a pixel that is this far from its border as one piece would.
+  /// `divisor`: of the images' sides. nullopt: the output depends on the whole image, or is of
+  /// another size.
   std::optional<std::int64_t> receptive_radius(std::size_t output, std::int64_t divisor) const;
-  /// Every call in forward order. What their tensors take together is more than `planned_bytes`,
+  /// Returns every call in forward order. Their tensors together take more than `planned_bytes`,
   /// which counts memory once that several of them use one after another.
   std::vector<LayerSummary> summary() const;
-  /// Bytes of the plan: activations, gradients and what layers save.
+  /// How many bytes the plan takes: activations, gradients and what layers save.
   std::size_t planned_bytes() const;
-  /// Bytes of the host for what waits there (PlanOptions::offload).
+  /// How many bytes of the host what waits there takes (PlanOptions::offload).
   std::size_t offloaded_bytes() const;
 
  private:
@@ -200,7 +203,7 @@ class LayerBuilder {
   LayerBuilder(const LayerBuilder&) = delete;
   LayerBuilder& operator=(const LayerBuilder&) = delete;
 
-  /// Of the replica that the network is for.
+  /// The backend of the replica that the network is for.
   Backend& backend() const;
 
   /// A new value that a layer of one's own writes. `shape`: with the batch of its input.
@@ -250,7 +253,7 @@ class NetworkBuilder final : public LayerBuilder, public ActivationBuilder {
   Value* linear(Value* x, const std::string& name, std::int64_t out_features, bool bias = true);
   Value* batch_norm(Value* x, const std::string& name, const NormLayer& norm,
                     const NormCall& call = {});
-  /// By the network's norm layer.
+  /// The same by the network's norm layer.
   Value* batch_norm(Value* x, const std::string& name, const NormCall& call = {});
   Value* batch_norm_relu(Value* x, const std::string& name);
   Value* batch_norm_add_relu(Value* x, Value* residual, const std::string& name);
@@ -303,14 +306,15 @@ class NetworkBuilder final : public LayerBuilder, public ActivationBuilder {
     NetworkBuilder& net_;
   };
 
-  /// The layers that lead to some of these values, in execution order: for who looks at a network
-  /// and does not run it. They live as long as the builder.
+  /// Returns the layers that lead to some of these values, in execution order, for those who
+  /// examine a network and do not run it. They live as long as the builder.
   std::vector<const Layer*> layers_to(const std::vector<const Value*>& wanted) const;
 
-  /// Allocates the store if it is not yet, plans memory and prepares every layer. Once. Throws
-  /// ConfigError where the outputs are none, are null, are the input, or are written by no layer.
+  /// Allocates the store if it is not yet, plans memory and prepares every layer. Called once.
+  /// Throws ConfigError where there are no outputs, or one is null, is the input, or is written by
+  /// no layer.
   std::unique_ptr<Network> build(const Outputs& outputs, const PlanOptions& options);
-  /// With one output, "out".
+  /// The same for a network with one output, "out".
   std::unique_ptr<Network> build(Value* output, const PlanOptions& options);
 
  private:

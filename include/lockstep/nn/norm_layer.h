@@ -18,11 +18,11 @@ class NetworkBuilder;
 struct Value;
 
 enum class BatchNormMode : std::uint8_t {
-  kLocal,  // every device normalises by its own part of the batch
-  kSync,   // all devices (of a sync group) normalise by their common batch
-  kGhost,  // every device's part is split into slices, each normalised by itself; they share gamma
-           // and beta (Ghost BatchNorm, Hoffer et al. 2017)
-  kGroup,  // one image and a group of its channels (GroupNorm, Wu and He 2018)
+  kLocal,     // every device normalises its own shard
+  kSync,      // all devices (of a sync group) normalise by their common batch
+  kGhost,     // every shard is cut into slices, each normalised by itself; they share gamma
+              // and beta (Ghost BatchNorm, Hoffer et al. 2017)
+  kGroup,     // one image and a group of its channels (GroupNorm, Wu and He 2018)
   kInstance,  // one image and one channel (InstanceNorm, Ulyanov et al. 2016)
   kLayer,     // one image, all channels: GroupNorm of one group
   kFrozen,    // running statistics, in training as in evaluation
@@ -68,11 +68,11 @@ struct BatchNormOptions {
   std::optional<double> momentum = 0.1;
   bool affine = true;
   bool track_running_stats = true;
-  /// Each image by its own statistics, whatever the mode: what normalize_by_image says. Running
-  /// ones are loaded and not looked at.
+  /// Whether each image is normalised by its own statistics, whatever the mode, as
+  /// normalize_by_image says. Running ones are then loaded and not used.
   bool by_image = false;
 
-  /// Into how many slices a device's part of the batch is cut, each normalised by itself.
+  /// Returns into how many slices a shard is cut, each normalised by itself.
   int slices() const {
     if (mode == BatchNormMode::kRenorm) return renorm_slices;
     return mode == BatchNormMode::kGhost ? virtual_devices : 1;
@@ -141,12 +141,12 @@ struct NormLayer {
   Value* operator()(NetworkBuilder& net, Value* x, const std::string& name,
                     const NormCall& call = {}) const;
 
-  /// Of an input of so many channels, how many runs of them are normalised together within one
-  /// image; 0 where several images share statistics (BatchNorm). Throws ConfigError saying both
+  /// Returns into how many runs the channels of an input are cut, each normalised together within
+  /// one image; 0 where several images share statistics (BatchNorm). Throws ConfigError saying both
   /// numbers when the groups do not divide the channels; `name`: of the layer.
   std::int64_t channel_groups(std::int64_t channels, const std::string& name) const;
-  /// What the layer of this name is: itself; but a synchronized one that options.sync_layers leaves
-  /// out is local, and one in slices that they name is synchronized.
+  /// Returns the layer that has this name: itself, but a synchronized one that options.sync_layers
+  /// leaves out is local, and one in slices that they name is synchronized.
   NormLayer named(const std::string& name) const;
   /// Normalises by the running statistics in training, too, and leaves them alone; never exchanges.
   bool is_frozen() const { return options.mode == BatchNormMode::kFrozen; }

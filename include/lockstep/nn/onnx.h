@@ -57,9 +57,9 @@ struct OnnxOptions {
   bool fold_batch_norm = true;
   std::int64_t channels = 3;      // of images
   std::int64_t size_divisor = 1;  // Architecture::size_divisor
-  /// Of the images that the file will be used for; 0: of any size.
+  /// The size of the images that the file will be used for; 0: any size.
   std::int64_t height = 0, width = 0;
-  /// Of the model's; others, such as an auxiliary head's, are left out.
+  /// Which of the model's outputs are written; others, such as an auxiliary head's, are left out.
   std::vector<std::string> outputs = {"out"};
   Metadata metadata = {};  // goes to metadata_props
 };

@@ -70,26 +70,25 @@ struct BatchNormState {
   float* running_mean = nullptr;  // [C], device memory, initially 0
   float* running_var = nullptr;   // [C], initially 1
   std::int64_t num_batches_tracked = 0;
-  /// Of the later slices of a device's batch: the first one's, which alone is the model's. They
-  /// begin as it does, and no file of weights has them.
+  /// Of a shard's later slices: the state of the first one, which alone is the model's. They begin
+  /// as it does, and no file of weights has them.
   const BatchNormState* slice_of = nullptr;
 };
 
 class ParameterStore {
  public:
-  /// The parameter of that name, declared at its first mention, with the initial values of its
-  /// kind. `fan_in` of a kWeight; 0: that of the shape as PyTorch takes it, the product of the
-  /// extents behind the first, and of a shape of one extent, which has none, the values are 0.
-  /// Throws Error when it exists with another shape or kind, when an extent is not positive, or
-  /// after `allocate`, when it does not exist.
+  /// Returns the parameter of that name. Its first mention declares it, with the initial values of
+  /// its kind. `fan_in`: of a kWeight; 0: that of the shape as PyTorch takes it, the product of the
+  /// extents behind the first. A shape of one extent has none, and the values are 0. Throws Error
+  /// when it exists with another shape or kind, when an extent is not positive, or after
+  /// `allocate`, when it does not exist.
   Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
                        std::int64_t fan_in = 0);
-  /// The same with other initial values, which those of the first mention are.
+  /// The same with other initial values; those of the first mention count.
   Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
                        const Initial& initial);
   BatchNormState& batch_norm(const std::string& name, std::int64_t channels);
-  /// Where every slice of a device's batch has its own: "bn", "bn.slice1", ... Throws as
-  /// `batch_norm`.
+  /// Returns a state for every slice of a shard: "bn", "bn.slice1", ... Throws as `batch_norm`.
   std::vector<BatchNormState*> batch_norm_slices(const std::string& name, std::int64_t channels,
                                                  int slices);
 
@@ -108,10 +107,10 @@ class ParameterStore {
   /// multiple of 16 elements; the gaps are zero and stay zero.
   float* values() const { return values_; }
   float* grads() const { return grads_; }
-  /// Gradients of the first part of the batch are in `grads`, those of others in memory of their
-  /// own (GradientPart). Null where there is none yet.
+  /// Returns the gradients of a part of the batch (GradientPart): those of the first one are in
+  /// `grads`, others have memory of their own. Null where there is none yet.
   float* grads_of_part(std::size_t part) const;
-  /// Takes the memory for so many parts, if they are not there.
+  /// Takes the memory for so many parts, where it is not there yet.
   void reserve_gradient_parts(Backend& backend, std::size_t parts);
   std::int64_t elements() const { return elements_; }
   /// Flat device memory of all running statistics.
@@ -150,7 +149,7 @@ struct ImportSummary {
 /// \"backbone.NAME\" here); 2 skipped: ...".
 std::string describe_import(const ImportSummary& summary);
 
-/// Those whose names begin with `prefix`, where there are some; else all.
+/// Returns the tensors whose names begin with `prefix`, where there are some; else all.
 TensorMap select_prefix(TensorMap tensors, const std::string& prefix);
 
 /// Copies tensors by name. Parameters and running statistics may be F32, or F16, BF16 and F64,
@@ -161,7 +160,7 @@ TensorMap select_prefix(TensorMap tensors, const std::string& prefix);
 /// One of the two may have a wrapper's name in front: "module.conv.weight" or
 /// "backbone.conv.weight" for "conv.weight". Tried are the names as they are; names of the file
 /// without a prefix that it has in common; with a prefix that the network has in common; and both.
-/// A prefix ends in a dot, is of at most 8 parts, and stands before at least half as many names as
+/// A prefix ends in a dot, has at most 8 dots, and stands before at least half as many names as
 /// the file or the network has, whichever has fewer (num_batches_tracked never counts); a change
 /// must give as many tensors of the network their names. The one that finds most tensors of the
 /// same name and shape is taken; among equals the one that finds most names; then the names as they
