@@ -9,14 +9,14 @@ namespace lockstep {
 
 /// What a program offers beside the library's own.
 struct CliOptions {
-  // For model.arch and for data.layout; one with the name of a built-in one takes its place.
+  // For model.arch and for data.layout; one with the name of a built-in one replaces it.
   ModelTable models = {};
   LayoutTable datasets = {};
 };
 
-/// To be called first in `main`: threads that wait for others of their device then look for them
-/// for microseconds, and sleep. Otherwise OpenMP lets them look for milliseconds, and what runs
-/// beside them gets no core. OpenMP reads this from the environment before `main`, so the program
+/// Call it first in `main`. Threads that wait for others of their device then look for them for
+/// microseconds, and sleep. Otherwise OpenMP lets them look for milliseconds, and what runs beside
+/// them gets no core. OpenMP reads this from the environment before `main`, so the program
 /// is executed once more, with GOMP_SPINCOUNT=1000. Does nothing where the user has set that or
 /// OMP_WAIT_POLICY.
 void sleep_while_waiting(char* const* argv);

@@ -25,23 +25,23 @@
 
 namespace lockstep {
 
-/// Copies of device memory on their way to the host, several at a time, each in a slot of its own
-/// (Backend::make_readback). The backend outlives it.
+/// Copies of device memory on their way to the host, several at a time and known by their numbers,
+/// `slot` (Backend::make_readback). The backend outlives it.
 class Readback {
  public:
   virtual ~Readback() = default;
-  /// Copies what the operations that were issued until now leave in the memory. On the backend's
-  /// thread.
+  /// Starts to copy what the operations that were issued until now leave in the memory. On the
+  /// backend's thread.
   virtual void start(int slot) = 0;
-  /// Waits until the slot's last copy has come, but for nothing that was issued after it, and
-  /// throws what failed on the device. On any thread; the memory is the slot's until its next
-  /// `start`.
+  /// Waits until the last copy of this number has come, but for nothing that was issued after it,
+  /// and throws what failed on the device. On any thread. The result is good until the next `start`
+  /// of this number.
   virtual const void* wait(int slot) = 0;
 };
 
 /// Tensors whose contents can wait on the host while their memory serves others
-/// (Backend::make_offload). The backend outlives it. On the backend's thread, which waits for no
-/// copy: the operations that are issued later do.
+/// (Backend::make_offload). The backend outlives it, and its thread uses it. That thread waits for
+/// no copy: the operations that are issued later do.
 class Offload {
  public:
   virtual ~Offload() = default;
@@ -73,9 +73,9 @@ class Backend {
 
   /// Memory of this device, aligned to 256 bytes, zeroed. Set-up only.
   virtual Storage allocate(std::size_t bytes) = 0;
-  /// Bytes that `allocate` and the prepared operations hold now.
+  /// How many bytes `allocate` and the prepared operations hold now.
   virtual std::size_t allocated_bytes() const = 0;
-  /// The most that they have held at a time.
+  /// The most bytes that they have held at a time.
   virtual std::size_t peak_allocated_bytes() const = 0;
   /// Host to device; when it returns, the host memory may be reused. Dense tensors.
   virtual void upload(const Tensor& destination, const void* source) = 0;
@@ -88,9 +88,9 @@ class Backend {
   virtual void take_staged(const Tensor& staged, const Tensor& destination) {
     copy(staged, destination, false);
   }
-  /// For copies of `source`, a dense tensor. Set-up only.
+  /// Makes what copies `source`, a dense tensor, to the host. Set-up only.
   virtual std::unique_ptr<Readback> make_readback(const Tensor& source, int slots);
-  /// Of dense tensors, with as much memory of the host. Set-up only.
+  /// Makes what lets dense tensors wait on the host; takes as much memory there. Set-up only.
   virtual std::unique_ptr<Offload> make_offload(std::span<const Tensor> tensors);
   /// Waits until everything issued so far is done and throws what failed on the device.
   virtual void synchronize() = 0;
@@ -130,9 +130,9 @@ struct BackendOptions {
   bool sums_by_image = false;
 };
 
-/// Host threads for the operations of CPU devices: the cores that this process may use by its
-/// affinity and its cgroup's quota, or OMP_NUM_THREADS where that is less than its affinity; at
-/// least 1.
+/// Returns how many host threads the operations of CPU devices have: the cores that this process
+/// may use by its affinity and its cgroup's quota, or OMP_NUM_THREADS where that is less than its
+/// affinity; at least 1.
 int host_threads();
 
 /// From now on CPU devices of this process compute by the instructions of this name: "avx2",
@@ -143,9 +143,9 @@ int host_threads();
 /// instructions, or when others are already in use.
 void use_cpu_kernels(const std::string& name);
 
-/// The backend of a device. `threads`: host threads this replica may use for CPU operations (at
-/// least 1); call it on the thread that will use the backend. Throws Error for a CUDA device in a
-/// build without CUDA.
+/// Makes the backend of a device. `threads`: host threads this replica may use for CPU operations
+/// (at least 1); call it on the thread that will use the backend. Throws Error for a CUDA device in
+/// a build without CUDA.
 std::unique_ptr<Backend> make_backend(const Device& device, int threads,
                                       const BackendOptions& options = {});
 

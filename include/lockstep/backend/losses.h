@@ -126,10 +126,10 @@ struct LabelProbabilities {
 /// that begin alike. Counts are whole numbers, so that it is the same for any placement.
 inline constexpr int kOhemRounds = 3;
 inline constexpr std::int32_t kOhemBins = 2048;
-/// Of a slot of counts: the bins, and the samples.
+/// How many counts a slot has: of the bins, and of the samples.
 inline constexpr std::int32_t kOhemCounts = kOhemBins + 1;
 
-/// What the rounds have come to. Lies in device memory; each rank has its own, and all are equal.
+/// What the rounds have found. It lies in device memory; each rank has its own, and all are equal.
 struct OhemState {
   double before = 0;         // the threshold's place among those that begin with `prefix`
   double normalizer = 0;     // of the loss over the chosen pixels
@@ -147,7 +147,7 @@ struct OhemCount {
   float* slot = nullptr;  // [2, kOhemCounts], as sum_over_batch has sums
 };
 
-/// The next bits of the threshold, and after the last round the threshold: `thresh`, or the
+/// Finds the next bits of the threshold, and after the last round the threshold: `thresh`, or the
 /// probability of the first pixel that is not among the hardest min_kept of each sample, whichever
 /// is greater.
 struct OhemNarrow {
@@ -164,7 +164,7 @@ struct OhemChoice {
   std::int64_t classes = 0;
   const float* sample_weights = nullptr;  // [N]; null: all 1
   const OhemState* state = nullptr;
-  /// [rows]: probabilities, in whose place come the rows' weights: that of the sample, or 0.
+  /// [rows]: probabilities, which the rows' weights replace: that of the sample, or 0.
   float* rows = nullptr;
   bool by_image = true;  // a slot for each; else one for all of them
   /// [N or 1, 2, 2 C], as sum_over_batch has sums: what the chosen pixels weigh by class, and all
@@ -172,7 +172,7 @@ struct OhemChoice {
   float* slots = nullptr;
 };
 
-/// The state's normalizer: `normalizer` times the part of the weight that the chosen pixels have.
+/// The state's normalizer: `normalizer` times the share of the weight that the chosen pixels have.
 struct OhemShare {
   std::span<const StatSlot> weights;  // of all ranks
   std::int64_t classes = 0;

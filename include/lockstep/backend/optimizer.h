@@ -69,7 +69,7 @@ struct OptimizerShard {
   /// those before it. Not empty only with Backend::sums_by_image().
   std::span<const int> joins = {};
   std::span<float* const> weights;  // [rank], equal; the first are read, so the caller's own
-  std::array<float*, kMaxSlots> state = {};     // [slot]
+  std::array<float*, kMaxSlots> state = {};     // [Optimizer's kSlots]
   std::span<const ParameterRange> ranges = {};  // in all of the above; ascending, without overlap
   DeviceScalar<float> lr = 0.0F;
   Optimizer optimizer = Sgd{};  // its lr and weight decays do not matter: `lr` and `ranges` do

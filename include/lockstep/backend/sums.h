@@ -8,9 +8,9 @@
 
 namespace lockstep {
 
-/// Partial statistics of consecutive parts of a batch, all of the same number of rows: for
-/// BatchNorm's forward pass [parts, 2, C] = (mean, M2), for its backward pass [parts, 2, C] = (sum
-/// dy, sum dy*(x-mu)). `count` is the number of rows behind all of them; may be 0.
+/// What one rank shows in an exchange: the statistics of consecutive parts of its shard, which have
+/// equally many rows. In BatchNorm's forward pass they are [parts, 2, C] = (mean, M2), in its
+/// backward pass (sum dy, sum dy*(x-mu)). `count` rows lie behind all of them; it may be 0.
 struct StatSlot {
   std::int64_t count = 0;
   const float* data = nullptr;  // [parts, 2, C]
@@ -26,7 +26,7 @@ class SumOperations {
   /// and what is left of the sum in double; zeros when there are no samples.
   virtual void sum_over_batch(const Tensor& x, float* slot) = 0;
   /// Every sample of y = the sums of all slots and their parts, in their order and in double,
-  /// rounded once. Slots of more than one part only with Backend::sums_by_image().
+  /// rounded once. A slot has several parts only with Backend::sums_by_image().
   virtual void broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) = 0;
 
   /// sum [E] += the sum over the samples of x, fp32, of each of their E elements, in the tree of

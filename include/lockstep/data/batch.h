@@ -24,22 +24,22 @@ struct Batch {
   std::int64_t epoch = 0;
   /// [num_classes] labels of each class, ignored ones left out; empty: whoever needs it counts.
   std::vector<std::int64_t> class_pixels;
-  /// In a run of several processes: only this one's places are filled and counted in class_pixels,
-  /// which is not empty then; DataParallel adds the counts of all up.
+  /// Whether, in a run of several processes, only this one's places are filled and counted in
+  /// class_pixels, which is not empty then. DataParallel adds the counts of all up.
   bool own_places_only = false;
-  /// Of losses whose target is not a class, by the name of the loss's output: [N, ...] as the
+  /// The targets of losses that take no classes, by the name of the loss's output: [N, ...] as the
   /// output.
   std::map<std::string, std::vector<float>> targets;
   /// [N] times a sample's losses, where DataParallelOptions::sample_weights asks for them; means
   /// are then divided by the weights.
   std::vector<float> sample_weights;
-  /// In place of `images` and of `labels`, which are then empty: the same in somebody else's
-  /// memory, read in place by the devices' threads, each its own part. It may be given up as the
+  /// Instead of `images` and of `labels`, which are then empty: the same in somebody else's memory.
+  /// The devices' threads read it where it lies, each its own shard. It may be given up as the
   /// batch may.
   std::span<const float> image_view = {};
   std::span<const Label> label_view = {};
-  /// Of the images. Devices reorder their parts where it is not channels last; bits do not depend
-  /// on it.
+  /// The order of the images' values. Devices reorder their shards where it is not channels last;
+  /// bits do not depend on it.
   ImageLayout layout = ImageLayout::kChannelsLast;
 
   /// The images, and the labels, wherever they lie.

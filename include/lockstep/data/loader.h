@@ -21,8 +21,8 @@ struct LoaderOptions {
   int prefetch = 4;        // batches decoded ahead
   int divisor = 1;         // images are padded to multiples of it, as ValLoader::load pads them
   std::int64_t first_batch = 0;  // position to start from (a resumed run), counted over all epochs
-  /// Which places of a batch of `count` samples are decoded, in rising order: the others' memory is
-  /// there and says nothing. Null: all. Thread-safe.
+  /// Returns which places of a batch of `count` samples are decoded, in rising order: the memory of
+  /// the others is there and means nothing. Null: all are. Thread-safe.
   std::function<std::vector<std::int64_t>(std::int64_t count)> own_places = nullptr;
 };
 
@@ -37,9 +37,9 @@ class TrainLoader {
 
   /// Batches of an epoch: the floor of samples over batch size, or without drop_last the ceiling.
   std::int64_t batches_per_epoch() const;
-  /// Of the images of every batch, in pixels.
+  /// The size of the images of every batch, in pixels.
   Size size() const;
-  /// The same without what is padded for LoaderOptions::divisor.
+  /// Their size without what is padded for LoaderOptions::divisor.
   Size unpadded_size() const;
   /// What the batches are made of.
   const Dataset& dataset() const;

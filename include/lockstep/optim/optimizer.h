@@ -1,13 +1,13 @@
 #pragma once
 // Optimizers, as values. Each is a struct in a header of its own, listed below:
 //   kName, kTitle    what configurations and messages call it
-//   kSlots           what it keeps per parameter element, by PyTorch's names
+//   kSlots           its state: what it keeps per parameter element, by PyTorch's names
 //   visit_options    its numbers, with key, range and sentence (core/options.h)
 //   Element          what an update does to an element, on the CPU and in kernels: made once per
 //                    update of (optimizer, number of the update, from 1); its operator() returns
-//                    the new weight and changes the state. kSlots of it is the number of slots;
-//                    kMadeInDouble says that to make one takes double arithmetic, of which many
-//                    GPUs do little at a time, so that one thread of a block does it for all.
+//                    the new weight and changes the state. Its kSlots is how many numbers that
+//                    has; kMadeInDouble says that to make one takes double arithmetic, of which
+//                    many GPUs do little at a time, so that one thread of a block does it for all.
 
 #include <algorithm>
 #include <iterator>
@@ -26,7 +26,7 @@
 
 namespace lockstep {
 
-/// A configuration without a type has the first.
+/// All optimizers. A configuration without a type has the first.
 using Optimizer = std::variant<Sgd, AdamW, Lion, Adam, RMSprop>;
 
 template <typename... Types>
@@ -42,8 +42,8 @@ struct ParameterGroup {
   std::string prefix;
   float lr_mult = 1;                       // times the learning rate
   std::optional<float> weight_decay = {};  // of all its parameters, gamma and beta too
-  /// They stay as they are, as with requires_grad = False: no update and no optimizer state of
-  /// theirs, and the gradient's norm is that of the others. (BatchNorm's running statistics go on.)
+  /// Whether they stay as they are, as with requires_grad = False: they have no update and no
+  /// optimizer state, and the gradient's norm is that of the others. (Running statistics go on.)
   bool frozen = false;
 };
 
@@ -66,7 +66,7 @@ std::string optimizer_name(const Optimizer& optimizer);
 /// {"momentum_buffer"}; {"exp_avg", "exp_avg_sq"}.
 std::vector<std::string> optimizer_slots(const Optimizer& optimizer);
 
-/// What an optimizer has come to, on the host: every slot for all parameters in their flat order.
+/// The state of an optimizer, on the host: by its names, of all parameters in their flat order.
 struct OptimizerState {
   std::string optimizer;  // its name
   std::map<std::string, std::vector<float>> slots;
