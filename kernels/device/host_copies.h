@@ -46,7 +46,7 @@ class UploadRing {
 class PinnedReadback final : public Readback {
  public:
   PinnedReadback(int ordinal, HostWaits& waits, Stream stream, const Tensor& source, int slots);
-  /// Waits for the stream, which may still write to the slots.
+  /// Waits for the stream, which may still write to the host's memory.
   ~PinnedReadback() override;
 
   void start(int slot) override;

@@ -5,15 +5,15 @@
 
 namespace lockstep::gpu {
 
-/// Places on the host for slots. Used by the replica's thread.
+/// Memory on the host for slots. Used by the replica's thread.
 class HostSlots {
  public:
   virtual ~HostSlots() = default;
 
-  /// Where the next kernel, which writes `floats` of a slot from here on, is to write them as well;
-  /// null: nowhere, since peers have not been shown this memory.
+  /// Returns where the next kernel, which writes `floats` of a slot from here on, is to write them
+  /// as well; null: nowhere, since peers have not been shown this memory.
   virtual float* writes(const float* slot, std::int64_t floats) = 0;
-  /// The next kernel writes to this memory, and to no place on the host.
+  /// Hears that the next kernel writes to this memory, and not to the host.
   virtual void forget(const void* memory) = 0;
 };
 

@@ -1,7 +1,8 @@
 // The transport "event". A rank records an event behind its partial statistics; where the ranks
 // meet every rank learns where the others' statistics are and which events to wait for, and issues
-// the waits. The kernels that merge then read them in place: an exchange moves nothing and launches
-// nothing. Where a peer cannot reach the rank's memory they lie on the host (pinned_slots.h).
+// the waits. The kernels that merge then read them where they lie: an exchange moves nothing and
+// launches nothing. Where a peer cannot reach the rank's memory they lie on the host
+// (pinned_slots.h).
 //
 // Waits of R ranks for one another are R - 1 for each. Over several GPUs every wait is one for
 // another device; from kJoinFrom of them on a stream of its own waits for all ranks, and each rank

@@ -1,7 +1,7 @@
 #pragma once
 // Statistics of a GPU whose memory not all peers reach. The host's memory is reached by all of
-// them: a slot that peers read has a place there, too, and they read it in place, behind the event
-// that says that it is written. The kernels that write slots write both, so that an exchange copies
+// them: a slot that peers read has memory there, too, and they read it there, behind the event that
+// says that it is written. The kernels that write slots write both, so that an exchange copies
 // nothing; what other kernels have written is copied once, and not once for every peer.
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace lockstep::gpu {
 
-/// Of one replica. Places stay where they are as long as the object lives.
+/// Those of one replica. Their memory on the host stays as long as the object lives.
 class PinnedSlots final : public HostSlots {
  public:
   /// `ordinal`: of the device that the slots are on.
@@ -22,8 +22,8 @@ class PinnedSlots final : public HostSlots {
 
   float* writes(const float* slot, std::int64_t floats) override;
   void forget(const void* memory) override;
-  /// The slot's place on the host, as it is behind what `stream` has been given: a copy where
-  /// kernels have not written all of it since it was shown last.
+  /// Returns the slot's memory on the host, as it is behind what `stream` has been given: a copy
+  /// where kernels have not written all of it since it was shown last.
   const float* show(const float* slot, std::int64_t floats, Stream stream);
 
  private:
@@ -33,7 +33,8 @@ class PinnedSlots final : public HostSlots {
     std::int64_t written = 0;  // by kernels, since it was shown
   };
 
-  /// The last place that begins at `memory` or before; null: none, or one that ends before it.
+  /// Returns the last slot that begins at `memory` or before; null: there is none, or it ends
+  /// before.
   Place* find(const float* memory, const float** begin);
   float* allocate(std::int64_t floats);
 

@@ -31,7 +31,7 @@ constexpr int kReplicas = 4;
 constexpr std::int64_t kCheckedRows = 64, kCheckedChannels = 32;
 constexpr std::chrono::seconds kSelfTestTime{1};
 
-/// One replica's part of the self-test: x is `rank + c` in channel c and in every row, so that the
+/// One replica's share of the self-test: x is `rank + c` in channel c and in every row, so that the
 /// mean over all ranks of channel c is c + (ranks - 1) / 2.
 class SelfTest {
  public:

@@ -42,7 +42,7 @@ class FinishedReadback final : public Readback {
  private:
   Backend& backend_;
   const Tensor source_;
-  std::vector<std::vector<std::byte>> copies_;  // [slot]
+  std::vector<std::vector<std::byte>> copies_;  // [number]
 };
 
 class FinishedOffload final : public Offload {

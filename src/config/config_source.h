@@ -1,6 +1,6 @@
 #pragma once
 // A configuration as written: the file and the `-s key=value` overrides flattened into one list of
-// keys, each with the place it came from. Knows which keys exist, not what they mean.
+// keys, each with where it came from. Knows which keys exist, not what they mean.
 
 #include <toml++/toml.h>
 

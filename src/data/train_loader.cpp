@@ -26,7 +26,7 @@ void check_places(const std::vector<std::int64_t>& places, std::int64_t count) {
                  ", from 0 to ", count - 1);
 }
 
-// A place of the ring: one batch that is being filled, waits for its turn, or is the caller's.
+// An entry of the ring: one batch that is being filled, waits for its turn, or is the caller's.
 struct Slot {
   Batch batch;
   std::vector<std::int64_t> places;  // of the batch, that are decoded
@@ -88,7 +88,7 @@ struct TrainLoader::Impl {
   const std::size_t classes_;
 
   std::mutex mutex_;
-  std::condition_variable_any free_, filled_;  // a slot became free; a batch became complete
+  std::condition_variable_any free_, filled_;  // an entry became free; a batch became complete
   std::vector<Slot> ring_;
   std::int64_t held_;        // the caller's batch, or the one it will get first
   std::int64_t position_;    // the batch that next() returns next

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr MakeSink* kSinks[] = {scalars_sink, timing_sink, events_sink, tensorboard_sink};
 
-// An earlier part of the run may have had another configuration; it stays beside the present one.
+// Before it was resumed the run may have had another configuration; it stays beside this one.
 void write_config(const RunDescription& run) {
   const RunFolder& folder = run.folder;
   const std::string text = to_toml(run.config);

@@ -14,7 +14,7 @@ namespace lockstep {
 /// The trainer's, used by its thread.
 class RunRecorder {
  public:
-  /// Makes the folder, or takes from that of an earlier part of the run what lies after `run.step`:
+  /// Makes the folder, or takes from that of a run that goes on what lies after `run.step`:
   /// these steps are trained again. Tells the sinks of the run and the warnings so far.
   RunRecorder(const RunDescription& run, const std::vector<std::string>& warnings);
 
@@ -23,7 +23,7 @@ class RunRecorder {
   void ranks(std::int64_t step, std::span<const RankReport> reports);
   void batch_norms(const BatchNormRecord& record);
   void evaluation(EvaluationRecord record);
-  /// Whether an earlier part of the run has written this step's scores.
+  /// Whether the run had written this step's scores before it was resumed.
   bool knows_scores_of(std::int64_t step) const { return last_validated_ == step; }
   /// `name`: of ckpt/NAME.safetensors.
   void checkpoint(std::int64_t step, const std::string& name);

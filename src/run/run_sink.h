@@ -68,7 +68,7 @@ struct EvaluationRecord {
   /// Of one by batch statistics: what it is beside the chosen one.
   std::optional<StatisticsScores> disparity = {};
   std::vector<NamedImage> images = {};
-  bool known = false;  // an earlier part of the run has written this step's scores
+  bool known = false;  // the run had written this step's scores before it was resumed
 };
 
 /// The BatchNorm layers after a step.

@@ -53,7 +53,7 @@ struct MeanTimes {
 struct RankReport {
   int rank = 0;
   std::string device;
-  double loss = 0;  // of its parts of the batches: the ranks' add up to the mean loss
+  double loss = 0;  // of its shards: the ranks' losses add up to the mean loss
   StepTimes times = {};
   std::size_t memory_bytes = 0;       // that its backend holds
   std::size_t peak_memory_bytes = 0;  // the most that it has held at a time, since the start

@@ -1,5 +1,5 @@
 #pragma once
-// A rank's part of the moving average of the weights (DataParallelOptions::average_decay): of the
+// A rank's share of the moving average of the weights (DataParallelOptions::average_decay), for the
 // elements that it owns; or the average of its running statistics. Without a decay there is none,
 // and every call does nothing.
 
@@ -9,9 +9,9 @@
 
 namespace lockstep {
 
-/// The slot of OptimizerState that the average comes as.
+/// The name that the average has in OptimizerState.
 inline constexpr const char* kAverageSlot = "ema";
-/// And that of the running statistics: rank 0's, in their flat order.
+/// The name of the average of the running statistics: rank 0's, in their flat order.
 inline constexpr const char* kAveragedStatisticsSlot = "ema_statistics";
 
 /// Owned by its rank's WeightUpdate, used by the rank's thread.
@@ -20,14 +20,14 @@ class AveragedWeights {
   /// `weights`: [elements], of the rank's own store. All outlive the object.
   AveragedWeights(double decay, const float* weights, std::int64_t elements, Backend& backend);
 
-  /// After an update, with its count and losses.
+  /// Takes the new weights, after an update, with its count and losses.
   void follow(const OptimizerShard& update);
 
   bool any() const { return average_.data() != nullptr; }
-  /// To and from the host, [elements].
+  /// Copy the average to and from the host, [elements].
   void save(float* average) const;
   void restore(const float* average);
-  /// The weights as they are.
+  /// Begins the average anew, with the weights as they are.
   void restart();
 
  private:

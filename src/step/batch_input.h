@@ -1,6 +1,5 @@
 #pragma once
-// A replica's part of a batch, images and what its losses compare outputs with, from the host to
-// the device.
+// Brings a replica's shard to the device: images, and what its losses compare outputs with.
 
 #include <cstdint>
 #include <memory>
@@ -30,14 +29,14 @@ class BatchInput {
   void prefetch(const BatchPart& part, std::size_t micro);
   /// Sets the network to the micro-batch and brings it there, from where `prefetched` has put it.
   void load(const BatchPart& part, std::size_t micro, bool prefetched);
-  /// Of a loss, for the network's present batch.
+  /// Returns the target of a loss, for the network's present batch.
   Tensor target(std::size_t loss) const;
   /// Of its samples, in device memory; null: all weigh 1.
   const float* sample_weights() const { return static_cast<const float*>(weights_.memory.data()); }
 
   /// Throws Error when the batch lacks targets or weights, or has too few of them.
   void check(const Batch& batch) const;
-  /// What a loss's sum over a global batch, in any number of parts, is divided by
+  /// Returns what a loss's sum over a global batch, in any number of pieces, is divided by
   /// (LossNode::normalizer). Throws Error for a label that is neither a class nor ignored.
   double normalizer(std::size_t loss, std::span<const Batch> batches);
 
@@ -66,7 +65,7 @@ class BatchInput {
   std::vector<Place> places_;
   std::vector<std::size_t> place_of_;  // [loss]
   std::vector<double> label_counts_;   // [class] of the batch at hand
-  std::vector<float> reordered_;       // images of a part that lay otherwise
+  std::vector<float> reordered_;       // images of a shard that lay otherwise
 };
 
 /// Where the targets of the batch's samples from `begin` on lie on the host. `shape`: of `loss`'s

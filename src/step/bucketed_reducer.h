@@ -32,7 +32,7 @@ class BucketedReducer : public GradientReducer {
                   std::vector<GradientBucket> buckets)
       : rank_(rank), all_reduce_(all_reduce), buckets_(std::move(buckets)) {}
 
-  /// All of this rank's own, among itself alone.
+  /// The rank owns all of its own parameters, and writes to no other replica.
   UpdateShare share() const override;
   /// The first step on a batch of a size overlaps with nothing: shapes are new to the replicas, so
   /// that memory may grow during the pass. Growing waits for GPUs, which must not wait meanwhile

@@ -15,9 +15,9 @@ void DataParallel::Impl::attempt(const std::function<void(int rank)>& work) {
 
 // --- evaluation ---
 
-/// What the replicas share in an evaluation. Every image and every rank has its own place: no order
-/// of arrival can matter. The last thread that has it frees it: one that does not return after a
-/// failure may outlive the call.
+/// What the replicas share in an evaluation. Every image and every rank has an entry of its own: no
+/// order of arrival can matter. The last thread that has it frees it: one that does not return
+/// after a failure may outlive the call.
 struct DataParallel::Impl::EvaluationWork {
   std::function<Batch(std::int64_t index)> load;
   EvaluationOptions options;
@@ -152,7 +152,7 @@ void DataParallel::set_optimizer_state(const OptimizerState& state) {
                            "', this run trains with '", own, "'"));
   }
   const ParameterStore& store = impl_->replicas.front()->store();
-  std::map<std::string, std::int64_t> expected;  // [slot] values
+  std::map<std::string, std::int64_t> expected;  // [name] values
   for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
     expected[slot] = store.elements();
   }

@@ -51,8 +51,8 @@ class HookedShard {
   HookedShard(HookedGradients& all, const UpdateShare& share, std::int64_t elements,
               Backend& backend);
 
-  /// Puts what the hook leaves in place of the shard's gradients, which are reduced, unless one of
-  /// its losses is not finite. All ranks call it in a step, or none.
+  /// Replaces the shard's gradients, which are reduced, by what the hook leaves of them, unless one
+  /// of its losses is not finite. All ranks call it in a step, or none.
   void change(OptimizerShard& shard);
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// How the gradients of all ranks become one sum, and new weights everybody's. Each way owns its
+// How the gradients of all ranks are summed, and how new weights reach all ranks. Each way owns its
 // order of additions:
 //
 //   ShardedReducer   (owner) reduce-scatter, update and all-gather in one pass over the parameters
@@ -61,19 +61,19 @@ class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
 
-  /// Set-up.
+  /// Returns what the rank updates. Set-up only.
   virtual UpdateShare share() const = 0;
 
-  /// Plans the step's order. Gives where this rank's layers add their gradients, for each part of
+  /// Plans the step's order. Returns where this rank's layers add their gradients, for each part of
   /// its images; empty: all together to ParameterStore::grads.
   virtual std::span<const GradientPart> begin(const StepInput& input) = 0;
-  /// The last backward pass of the step has issued the gradients of `layer` and of all after it.
+  /// Hears that the step's last backward pass has issued the gradients of `layer` and all after it.
   virtual void layer_done(std::size_t layer) { static_cast<void>(layer); }
   /// After the backward pass: checks this rank's gradients, and returns when those of all ranks can
   /// be added up.
   virtual void reduce(LossScaler& scaler) = 0;
-  /// What the rank's update adds up, from element `begin` on, which it owns. Good until the next
-  /// step.
+  /// Returns what the rank's update adds up, from element `begin` on, which it owns. Good until the
+  /// next step.
   virtual GradientSum sum(std::int64_t begin) = 0;
   /// After the update: returns when the weights of this replica are those of all.
   virtual void publish() = 0;
@@ -82,7 +82,7 @@ class GradientReducer {
   virtual double seconds() const { return 0; }
 };
 
-/// Every rank owns a part of the parameters.
+/// Every rank owns a share of the parameters.
 class ShardedReducer : public GradientReducer {
  public:
   explicit ShardedReducer(const GradientRank& rank);

@@ -31,13 +31,13 @@ class HostMirror {
 
   /// Brings the gradients of so many parts, and the indicators, to the host, and waits for them.
   virtual void fetch_gradients(std::size_t parts);
-  /// On the host, of all parameters, as fetched last.
+  /// The gradients of all parameters for a part, on the host, as fetched last.
   virtual const float* grads_of_part(std::size_t part) const { return store_.grads_of_part(part); }
   /// 0 where the indicators fetched last are finite, otherwise a number that is not.
   double indicator() const { return indicator_; }
 
-  /// Brings so many sums of other processes to the device, [i]: where each of them lies on the
-  /// host, and there where it lies on the device.
+  /// Brings sums of other processes to the device. sums[i]: where a sum lies on the host, which is
+  /// replaced by where it lies on the device.
   virtual void bring_sums(std::span<const float*> sums, std::int64_t elements);
   /// Brings a number there that says whether the indicators of the other processes are finite.
   virtual void bring_indicator(double others) { others_ = others; }

@@ -28,7 +28,7 @@ class LossScaler {
   /// Adds the numbers of this rank that all ranks' updates look at, and are left out where one is
   /// not finite: what `check` has found, or without a scale the losses.
   void add_indicators(std::vector<const double*>& indicators) const;
-  /// Of all ranks.
+  /// Sets the indicators of all ranks.
   void set_indicators(std::vector<const double*> all) { indicators_ = std::move(all); }
 
   /// Looks for gradients of this rank, in so many parts (ParameterStore::grads_of_part), that are

@@ -1,6 +1,6 @@
 #pragma once
 // Which parameters are updated alike, and who updates them. The update is sharded: an owner sums
-// its part of the gradient over the ranks, updates it and writes the new weights to every replica
+// its share of the gradient over the ranks, updates it and writes the new weights to every replica
 // (OptimizerOperations::optimizer_update).
 
 #include <cstdint>
@@ -26,7 +26,7 @@ std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
 /// Where the elements that `owner` of `owners` updates begin; with owner = owners: their end.
 std::int64_t owned_begin(std::int64_t elements, int owner, int owners);
 
-/// The part of `ranges` that `owner` of `owners` updates: [elements] cut into equal pieces at
+/// The share of `ranges` that `owner` of `owners` updates: [elements] cut into equal pieces at
 /// multiples of kNormBlock.
 std::vector<ParameterRange> owned_ranges(const std::vector<ParameterRange>& ranges,
                                          std::int64_t elements, int owner, int owners);

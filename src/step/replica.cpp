@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-/// The largest part of a micro-batch that a replica gets.
+/// The most samples of a micro-batch that a replica gets.
 std::int64_t planned_batch(const DataParallelOptions& options, int ranks) {
   const std::int64_t micro = shard_of(options.input.batch(), options.micro_batches(), 0).count;
   return shard_of(micro, ranks, 0).count;

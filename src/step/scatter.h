@@ -1,5 +1,5 @@
 #pragma once
-// From a global batch to the replicas' parts of it, and from what their steps came to to the result
+// From a global batch to the replicas' shards, and from the outcomes of their steps to the result
 // of the step.
 
 #include <span>
@@ -16,19 +16,19 @@ struct Shard {
   std::int64_t count = 0;  // may be 0
 };
 
-/// Part `part` of `parts` of a batch: ceil(batch / parts) samples each until they are used up
-/// (torch.chunk's rule).
+/// Shard `part` of a batch that is cut into `parts`: ceil(batch / parts) samples each until they
+/// are used up (torch.chunk's rule).
 Shard shard_of(std::int64_t batch, int parts, int part);
 
 /// Owned by the run, used by its caller's thread. Cuts a batch into DataParallelOptions::accumulate
-/// micro-batches, and each of them into parts for the ranks, both in torch.chunk's sizes.
+/// micro-batches, and each of them into the ranks' shards, both in torch.chunk's sizes.
 class Scatter {
  public:
   /// `ranks`: of all processes. `options` outlives the object.
   Scatter(const DataParallelOptions& options, int ranks);
 
-  /// The parts [rank][micro-batch] of a batch, or of one batch for each rank, in one row. Valid
-  /// until the next call, and as long as the batches.
+  /// Returns the shards [rank][micro-batch] of a batch, or of one batch for each rank, in one row.
+  /// They are valid until the next call, and as long as the batches.
   std::span<const BatchPart> operator()(const Batch& batch);
   std::span<const BatchPart> operator()(std::span<const Batch> batches);
 

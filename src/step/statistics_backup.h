@@ -16,9 +16,9 @@ class StatisticsBackup {
   /// Both outlive the object; the store is allocated.
   StatisticsBackup(const ParameterStore& store, Backend& backend);
 
-  /// Before the step of this slot begins.
+  /// Called before a step begins. `slot`: StepInput::slot.
   void save(int slot);
-  /// Puts back what the step of this slot began with, whatever later ones have done.
+  /// Puts back what that step began with, whatever later ones have done.
   void restore(int slot);
 
  private:

@@ -24,13 +24,13 @@ struct StepScalars {
 
 /// What a step adds up in device memory; one copy brings all of it.
 struct StepSums {
-  std::array<double, kMaxLosses> losses{};  // of the rank's own part
+  std::array<double, kMaxLosses> losses{};  // of the rank's own shard
   double squared_norm = 0;  // of the gradient's elements that the rank updates; 0 in fixed order
   double guard = 0;         // with a loss scale (GradientCheck)
   LossScaleState scale;     // stays from step to step
 };
 
-/// A replica's part of one micro-batch, on the host.
+/// A replica's shard of one micro-batch, on the host.
 struct BatchPart {
   const Batch* batch = nullptr;
   std::int64_t begin = 0, count = 0;  // samples
@@ -49,13 +49,13 @@ struct StepInput {
   std::int64_t step = 0;
   StepScalars scalars = {};
   StepMode mode = StepMode::kIssue;
-  int slot = 0;                           // of the outcome
+  int slot = 0;                           // its number among the steps under way
   bool staged = false;                    // whether the batch has been staged
   std::int64_t batch = 0;                 // samples of the global batch
   std::span<const BatchPart> parts = {};  // [rank][micro-batch]
 };
 
-/// Steps that may be under way at the same time. Their outcomes lie in slots that are used in turn.
+/// How many steps may be under way at the same time. Each has one of so many numbers, in turn.
 constexpr int kStepSlots = 2;
 
 /// What a batch comes to in an evaluation.
@@ -66,7 +66,7 @@ struct EvalOutcome {
   TileMismatch mismatch = {};
 };
 
-/// One rank's share of a step's outcome. The spans are good until the slot is used again.
+/// One rank's share of a step's outcome. The spans are good until its number is used again.
 struct StepOutcome {
   StepSums sums;
   // What is added up over all ranks, one after another: a rank's sums themselves, or what they

@@ -29,15 +29,15 @@ class StepTotals {
   double* image_losses(std::size_t loss) const;
   double* block_squares() const;
 
-  /// Of a step. What is not finite stays: the update of a step that was begun before the host saw
-  /// it must not be done, either.
+  /// Begins a step. What is not finite stays: the update of a step that was begun before the host
+  /// saw it must not be done, either.
   void begin();
   /// Forgets all of it.
   void clear();
 
-  /// What has been issued until now leads to what `read` gives, which waits for the device.
+  /// Starts to copy the totals to the host, as what has been issued until now leaves them.
   void start_readback(int slot) { readback_->start(slot); }
-  /// The sums of an outcome; its spans are good until the next readback into the slot.
+  /// Waits for that copy. The spans of the outcome are good until the next copy of this number.
   StepOutcome read(int slot);
 
  private:

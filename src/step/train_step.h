@@ -1,6 +1,6 @@
 #pragma once
 // One rank's share of an optimizer step, in the order of the data: input, forward, losses,
-// backward, gradient reduction, update. Every part of it has a form that does nothing, so that the
+// backward, gradient reduction, update. Each of these has a form that does nothing, so that the
 // step reads the same in every mode: one rank, fp32, no recording, one micro-batch, one process.
 
 #include <array>
@@ -51,9 +51,9 @@ class TrainStep {
   /// Waits for the device, as nothing before it does.
   StepOutcome finish(int slot);
   /// Forgets what steps that left the weights alone have added up and done to the running
-  /// statistics. `slot`: of the first of them.
+  /// statistics. `slot`: StepInput::slot of the first of them.
   void give_up(int slot);
-  /// Brings this rank's of all parts of the next batch to the device.
+  /// Brings this rank's shards of the next batch to the device. `parts`: those of all ranks.
   void prefetch(std::span<const BatchPart> parts);
   /// The training-mode forward pass alone, running statistics as they were.
   void forward(const BatchPart& part);

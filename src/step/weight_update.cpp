@@ -6,7 +6,8 @@
 namespace lockstep {
 namespace {
 
-/// From element `begin` of its slot on; a state without the slot makes the average start over.
+/// Restores the average from what the state has under its name, from element `begin` on; a state
+/// without it makes the average start over.
 void restore(AveragedWeights& average, const OptimizerState& all, const char* slot,
              std::int64_t begin) {
   const auto found = all.slots.find(slot);
@@ -56,7 +57,7 @@ void WeightUpdate::allocate_slots(std::int64_t elements) {
   const std::size_t count = optimizer_slots(optimizer_).size();
   slot_of_.resize(count);
   if (elements == 0) return;
-  // Every slot starts as its memory does, at a multiple of 64 floats.
+  // Every array of the state starts as its memory does, at a multiple of 64 floats.
   const std::int64_t stride = (elements + 63) / 64 * 64;
   slots_ = backend_.allocate(count * static_cast<std::size_t>(stride) * sizeof(float));
   for (std::size_t slot = 0; slot < count; ++slot) {

@@ -32,9 +32,9 @@ class WeightUpdate {
   /// is not finite.
   void apply(GradientReducer& reducer, std::span<const double* const> indicators);
 
-  /// The optimizer's state between this rank and its place in that of all parameters, on the host.
-  /// Where several ranks have all of it, one of them gives it. The weights' average is a slot more,
-  /// where there is one; a state without it makes the average start over.
+  /// Copy this rank's share of the optimizer's state into, and out of, the state of all parameters,
+  /// which is on the host. Where several ranks have all of it, one of them saves it. An average of
+  /// the weights is part of the state; one without it makes the average start over.
   void save_state(OptimizerState& all) const;
   void restore_state(const OptimizerState& all);
 
@@ -52,8 +52,8 @@ class WeightUpdate {
   std::int64_t begin_ = 0;              // of the elements, in the flat parameters
   std::vector<ParameterRange> ranges_;  // relative to begin_
   std::vector<float*> weights_;         // [replica of the share], own first, at begin_
-  Storage slots_;                       // [slots, elements]
-  std::vector<Tensor> slot_of_;         // [slot] [1, elements]
+  Storage slots_;                       // the optimizer's state [kSlots, elements]
+  std::vector<Tensor> slot_of_;         // [index in kSlots] [1, elements]
   std::optional<AveragedWeights> average_, averaged_statistics_;
 };
 

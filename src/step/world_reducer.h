@@ -26,8 +26,8 @@
 
 namespace lockstep {
 
-/// Who adds up what in a step: which parameters the processes own, and the nodes of the gradient
-/// tree that each adds up ahead.
+/// Who adds up what in a step: which parameters each process owns, and which nodes of the gradient
+/// tree it adds up before it shows them to the others.
 class WorldPlan {
  public:
   /// One of this process's nodes as a sum over its ranks' nodes, on the host.
@@ -94,23 +94,23 @@ class WorldGradients {
   /// Of the flat parameters, those that the rank owns.
   ElementRange owned(int own) const;
 
-  /// When the rank's backward pass is done: waits for those of the process, sums, and exchanges.
-  /// `tree`: the step's, of all ranks.
+  /// To be called when the rank's backward pass is done. Waits for the other ranks of the process,
+  /// sums, and exchanges the sums with other processes. `tree`: the step's, of all ranks.
   void exchange(int own, const GradientTree& tree);
-  /// The same where the gradients have been summed otherwise: only whether all losses are finite is
-  /// exchanged.
+  /// The same where the gradients have been summed otherwise: it exchanges only whether all losses
+  /// are finite.
   void exchange_indicators(int own);
-  /// Of the last exchange.
+  /// The plan of the last exchange.
   const WorldPlan& plan() const { return plan_; }
-  /// Null for a node of this process; otherwise its sum, from the first element on that the rank
-  /// owns. Valid until the next exchange.
+  /// Returns the sum of a node of another process, from the first element on that the rank owns;
+  /// null for a node of this process. Valid until the next exchange.
   const float* sum_of(const GradientNode& node, int own) const;
-  /// When the rank has updated: waits for those of the process, and brings the weights that other
-  /// processes have updated to this rank's.
+  /// To be called when the rank has updated its weights. Waits for the other ranks of the process,
+  /// and copies the weights that other processes have updated to this rank's device.
   void publish(int own);
 
  private:
-  /// Of the ranks of this process. They hand in the step's tree where it is planned.
+  /// Where the ranks of this process meet. They hand in the step's tree where it is planned.
   using ProcessBarrier = Barrier<const GradientTree*, char>;
   ProcessBarrier& make_barrier(std::function<void(const GradientTree*)> work);
   static void meet(ProcessBarrier& barrier, const char* where, int own,
@@ -138,7 +138,7 @@ class WorldGradients {
   std::vector<Bytes> weights_;                        // [process]
 };
 
-/// Every rank of every process owns a part of the parameters.
+/// Every rank of every process owns a share of the parameters.
 class ShardedWorldReducer final : public ShardedReducer {
  public:
   ShardedWorldReducer(const GradientRank& rank, WorldGradients& world,

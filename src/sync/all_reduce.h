@@ -1,5 +1,5 @@
 #pragma once
-// Sums over all ranks, of gradients: a meeting of the ranks on the host, then the device's part.
+// Sums gradients over all ranks: the ranks meet on the host, then the devices do the sum.
 // Which one a run has depends on its devices only, not on the transport of BatchNorm's statistics.
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace lockstep {
 
 class Communicator;
 
-/// One rank's device part. Used by the rank's thread, except `abort`; owned by the AllReduce.
+/// One rank's device in it. Used by the rank's thread, except `abort`; owned by the AllReduce.
 class SumTransport {
  public:
   virtual ~SumTransport() = default;
@@ -23,14 +23,14 @@ class SumTransport {
   /// REQUIRES: all ranks have said on the host that they come.
   virtual void attach(Backend&) {}
 
-  /// Begins to sum data[0, count) over all ranks, in place in all, behind what the rank's stream
-  /// has been given until now; data[r]: of the ranks of this process. All ranks get the same bits.
-  /// REQUIRES: all ranks make this call next, with the same data and count.
+  /// Begins to sum data[0, count) over all ranks, where it lies in each, behind what the rank's
+  /// stream has been given until now; data[r]: of the ranks of this process. All ranks get the same
+  /// bits. REQUIRES: all ranks make this call next, with the same data and count.
   virtual void start(std::span<float* const> data, std::int64_t count) = 0;
   /// What the rank's stream is given from now on follows all sums started.
   virtual void finish() {}
-  /// Whether `finish` is all that it takes. False: `start` returns when the rank has done its own
-  /// part of the sum for all, and a meeting of the ranks has to follow before it is read.
+  /// Whether the sums may be read after `finish`. False: `start` returns when the rank has done its
+  /// own share of the sum for all, and the ranks have to meet before it is read.
   virtual bool on_streams() const { return false; }
 
   /// Ends what is under way, when the run has failed; `start` and `finish` throw from now on. Safe
@@ -67,7 +67,7 @@ class AllReduce final {
   double seconds_ = 0;
 };
 
-/// Of the ranks of this process. Throws ConfigError where the devices have none.
+/// Makes those of the ranks of this process. Throws ConfigError where the devices have none.
 SumTransports make_sum_transports(const RankLayout& layout, const Broadcast& broadcast);
 
 /// How GPUs get at each other's memory: not at all, over PCIe, by links of their own (NVLink).
@@ -77,7 +77,7 @@ enum class PeerLink : std::uint8_t { kNone, kBus, kLink };
 struct GpuAllReduce {
   /// Throws ConfigError unless every device is a GPU of its own.
   SumTransports (*make)(const RankLayout& layout, const Broadcast& broadcast) = nullptr;
-  /// The least between any two of them.
+  /// Returns the slowest link between any two of them.
   PeerLink (*link_between)(std::span<const Device> devices) = nullptr;
 };
 /// Called by register_cuda() (lockstep/cuda.h).

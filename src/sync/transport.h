@@ -1,8 +1,8 @@
 #pragma once
 // How BatchNorm's statistics get from one rank to the others. The ranks meet on the host in a
-// callback barrier, whatever the transport; a transport says what a rank posts there and how it
-// comes from what all have posted to slots that its device can read. All transports give the same
-// bits, since all give one slot per rank, in rank order.
+// callback barrier, whatever the transport. A transport says what a rank posts there, and how it
+// makes slots that its device can read of what all have posted. All transports give the same bits,
+// since all give one slot per rank, in rank order.
 
 #include <chrono>
 #include <functional>
@@ -22,15 +22,15 @@ namespace lockstep {
 class Communicator;
 class SumTransport;
 
-/// One rank's part of steps that are recorded once and replayed as a whole, where streams do all
+/// Records one rank's share of a step once, and replays the step as a whole, where streams do all
 /// the waiting. All ranks make the same calls at the same time. Owned by the SyncGroup, used by the
 /// rank's thread.
 class Recorder {
  public:
   virtual ~Recorder() = default;
 
-  /// Calls `issue`, which gives this rank's stream its part of a step of all ranks; nothing of it
-  /// is done, it becomes the recording that `replay` does, in place of an earlier one. What was
+  /// Calls `issue`, which gives this rank's stream its share of a step of all ranks. Nothing of it
+  /// is done: it becomes the recording that `replay` does, and replaces an earlier one. What is
   /// issued has been issued once before (it allocates nothing), and keeps its addresses. Throws
   /// Error when something in it cannot be recorded.
   virtual void record(const std::function<void()>& issue) = 0;
@@ -62,23 +62,23 @@ class Transport {
   /// Whether the slots of posts lie on the host, so that they are merged there.
   virtual bool on_host() const { return false; }
 
-  /// Before the first exchange. `sums`: of this rank, null for none.
+  /// Called before the first exchange. `sums`: of this rank, null for none.
   virtual void attach(Backend&, SumTransport* sums) { static_cast<void>(sums); }
-  /// A new partition, on one thread of all: while all ranks wait for it to return.
+  /// Hears of a new partition, on the thread of one rank, while all ranks wait for it to return.
   virtual void add_partition(const RankPartition&) {}
 
-  /// Before the ranks of `group` meet. What the post points to is read by peers until they post
-  /// again in the group.
+  /// Returns what the rank brings, before the ranks of `group` meet. Peers read what the post
+  /// points to until they post again in the group.
   virtual StatPost post(const SyncCall&, const Group& group, const StatSlot& local) = 0;
-  /// The set's first rank's: all of the set have posted, and none goes on before this returns. On
-  /// the thread of the rank that came last. `handles`: as in StatPosts.
+  /// Called for the set's first rank when all of the set have posted; none goes on before this
+  /// returns. On the thread of the rank that came last. `handles`: as in StatPosts.
   virtual void all_posted(const SyncCall&, std::span<void* const> handles) {
     static_cast<void>(handles);
   }
-  /// Between the two: what this rank does, or gives its stream, until the others have met it.
+  /// Does `work`, or gives it to the rank's stream, after `post` and until the others have come.
   virtual void meanwhile(const std::function<void()>& work) { work(); }
-  /// After it: a slot per rank, which this rank's device may read behind what its stream has been
-  /// given until now. Valid until the rank's next exchange.
+  /// Returns a slot per rank, after the meeting. This rank's device may read them behind what its
+  /// stream has been given until now. They are valid until the rank's next exchange.
   virtual std::span<const StatSlot> receive(const SyncCall&, const Group& group,
                                             const StatPosts& posts) = 0;
 
@@ -111,7 +111,8 @@ Transports make_host_transports(std::span<const Device> devices);
 /// kEvent between those of one.
 TransportKind resolve_transport(TransportKind wanted, const RankLayout& layout);
 
-/// Of the ranks of this process. Throws ConfigError when the transport does not fit the devices.
+/// Makes those of the ranks of this process. Throws ConfigError when the transport does not fit the
+/// devices.
 Transports make_transports(const RankLayout& layout, const Broadcast& broadcast,
                            TransportKind wanted);
 

@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-/// What stands before the slots: the call, so that processes which went astray are named.
+/// What a message has before the slots: the call, so that a process at another call is named.
 struct Header {
   Direction direction = Direction::kOther;
   std::int32_t index = 0;

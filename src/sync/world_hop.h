@@ -17,8 +17,8 @@ class WorldHop {
   /// `ranks`: of the set, ascending; some of them of this process, some not.
   WorldHop(SyncGroup& group, int channel, std::span<const int> ranks);
 
-  /// slots [rank of the set], of which those of this process's ranks are there: gives them to the
-  /// other processes and fills in theirs, which stay until the next call. Throws ReplicaError when
+  /// Gives the slots of this process's ranks to the other processes and fills in theirs, which stay
+  /// until the next call. slots: [rank of the set]. Throws ReplicaError when
   /// another process is at another call.
   void exchange(const SyncCall& call, std::span<StatSlot> slots);
 
@@ -26,7 +26,7 @@ class WorldHop {
   void pack(const SyncCall& call, std::span<const StatSlot> own);
   void unpack(const SyncCall& call, int process, std::span<StatSlot> slots) const;
 
-  /// Ranks of the set: [begin, end) of it.
+  /// The ranks [begin, end) of the set.
   struct Place {
     std::size_t begin = 0, end = 0;
   };

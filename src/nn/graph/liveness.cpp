@@ -15,8 +15,8 @@ constexpr std::size_t kLeastSent = std::size_t{64} << 10;
 // a copy takes its time.
 constexpr int kAhead = 2;
 
-/// Values that have no memory of their own: parts of a concatenation, and what is computed in
-/// place.
+/// Values that have no memory of their own: inputs that lie inside their concatenation, and inputs
+/// that a layer overwrites with its output.
 class Nesting {
  public:
   explicit Nesting(const Graph& graph)
@@ -33,7 +33,7 @@ class Nesting {
 
   /// The concatenation that a value lies inside, -1: none.
   int parent(int value) const { return parent_[value]; }
-  /// The value that takes its place, -1: none.
+  /// The value that is computed where this one lies, -1: none.
   int becomes(int value) const { return becomes_[value]; }
   /// Where it lies, inside its parent.
   Placement inside(int value, const Placement& whole) const {
@@ -63,8 +63,8 @@ class Nesting {
                        [value](const GraphOutput& output) { return output.value == value; });
   }
 
-  // Not the network's input and outputs, which are copied from and to the host whole, and in one
-  // place only.
+  // The network's input and outputs may not, since they are copied from and to the host whole. No
+  // value may lie in two concatenations.
   bool may_lie_inside(int value, int concatenation) const {
     if (value == graph_.input || is_output(value)) return false;
     for (int i = 0; i < layers_; ++i) {
@@ -169,8 +169,8 @@ class Liveness {
     }
   }
 
-  // What becomes another value in place comes before it, so that going backwards that one is
-  // placed.
+  // Values are placed from the last one to the first. A value that another one overwrites comes
+  // before that, which has its memory by then.
   void place_data(int value) {
     if (!kept(value) || plan_.data[value].buffer >= 0) return;
     if (nesting_.becomes(value) >= 0) {
@@ -330,8 +330,7 @@ class Liveness {
     const int value = layer(i).inputs[k];
     const int output = layer(i).output;
     const bool alike = grad_by_tile_[value] == grad_by_tile_[output];
-    // Where another consumer comes first the gradient is dense, and the concatenation adds its
-    // part.
+    // Where another consumer comes first the gradient is dense, and the concatenation adds to it.
     if (alike && nesting_.parent(value) == output)
       return nesting_.inside(value, plan_.grad[output]);
     if (alike && k == 0 && works_in_place(i)) {
@@ -376,7 +375,8 @@ class Liveness {
 
   // --- what waits on the host ---
 
-  // Who is not on the host when the losses begin does not go: a forward pass leaves no copy behind.
+  // A buffer that would not be on the host when the losses begin stays on the device: a forward
+  // pass has to be done with all copies that it starts.
   void plan_round_trips() {
     for (const int index : buffers_that_may_leave()) {
       Buffer& buffer = plan_.buffers[index];

@@ -20,8 +20,8 @@ struct Buffer {
   int first = 0;
   int last = 0;
   std::size_t offset = 0;  // set by assign_offsets, a multiple of kBufferAlignment
-  /// Steps in between, both included, during which its contents are on the host and the memory is
-  /// others'; none where the last is before the first.
+  /// Steps in between, both included, during which its contents are on the host and the memory
+  /// belongs to others. There are none where the last is before the first.
   int away_first = 0;
   int away_last = -1;
 
@@ -38,7 +38,7 @@ std::size_t assign_offsets(std::span<Buffer> buffers);
 /// The most bytes alive at one step: no assignment needs less.
 std::size_t largest_live_bytes(std::span<const Buffer> buffers);
 
-/// A layer and its place in the graph.
+/// A layer as the graph knows it.
 struct GraphLayer : LayerTraits {
   std::vector<int> inputs;  // values
   int output = 0;
@@ -84,7 +84,7 @@ struct Graph {
   bool several_tiles = false;
 };
 
-/// Where a tensor lies: in a buffer, from a channel on, with the row stride of the whole buffer.
+/// Where a tensor lies: in which buffer, from which channel on, with the buffer's row stride.
 struct Placement {
   int buffer = -1;  // -1: it does not exist
   std::int64_t first_channel = 0;

@@ -89,7 +89,8 @@ void Passes::for_each_tile(const Stretch& stretch, const StretchMemory& memory, 
   } while (first < batch);
 }
 
-// What is of all images is used from when the first ones come to an action until the last ones do.
+// The images of a tile go through the actions together. A buffer that holds values of all images is
+// therefore in use from the first tile's turn at an action to the last one's.
 template <typename Run>
 void Passes::run_actions(const Stretch& stretch, int first, const Images& images, const Run& run) {
   int step = first;

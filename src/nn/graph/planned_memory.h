@@ -1,6 +1,6 @@
 #pragma once
-// Where the tensors of a network lie: an arena with a place for each (liveness.h), and the views
-// that its layers see them through: of the present batch, or of the images of it that are at hand.
+// Where the tensors of a network lie: an arena, in which each has an offset (liveness.h), and the
+// views through which its layers see them: of the present batch, or of the images at hand.
 
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
-// What waits on the host between the forward and the backward pass, on its way there and back. The
-// plan says who leaves after which step, and who has to be back before which (liveness.h).
+// Brings buffers that wait on the host between the forward and the backward pass there and back.
+// The plan says which leaves after which step, and has to be back before which (liveness.h).
 
 #include <memory>
 #include <vector>
@@ -16,7 +16,7 @@ class RoundTrips {
   /// `offload`: of what travels, in the plan's order; null: nothing does.
   RoundTrips(const MemoryPlan& plan, std::unique_ptr<Offload> offload);
 
-  /// Of a forward pass. What a pass that failed has left under way must not arrive in it.
+  /// Begins a forward pass. What a pass that failed has left under way must not arrive in it.
   void begin();
   /// Before a step's work is issued, and after it has been.
   void before(int step);

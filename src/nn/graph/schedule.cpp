@@ -9,8 +9,8 @@
 namespace lockstep {
 namespace {
 
-// Layers that are run again for one value, at most: else it is kept. So a chain of sums, each of
-// the one before, is cut.
+// A value is kept if more layers than this would have to run again to compute it. This limits a
+// long chain, such as a residual stream, in which each sum needs the one before.
 constexpr int kMostAgain = 10;
 
 Schedule plan_whole(const Graph& graph) {
@@ -24,8 +24,8 @@ Schedule plan_whole(const Graph& graph) {
   return schedule;
 }
 
-/// Stretches are numbered as the forward pass comes to them; those of the backward pass go on
-/// counting, in the same order.
+/// Numbers stretches in the order of the forward pass; those of the backward pass continue the
+/// count.
 class Scheduler {
  public:
   Scheduler(const Graph& graph, const std::vector<bool>& runs_backward)

@@ -13,8 +13,8 @@
 
 namespace lockstep {
 
-/// Of one backward pass after another, stretch by stretch. Its memory is for the parameters of one
-/// stretch, a few times.
+/// Serves one backward pass after another, stretch by stretch. It has memory for the parameters of
+/// one stretch, a few times.
 class TileGradients {
  public:
   /// `planned`: the largest batch; `tile`: images that a pass sees at most. The backend and the
@@ -24,7 +24,7 @@ class TileGradients {
 
   /// Declares the next stretch: its layers in the order of their backward passes. Set-up only.
   void add_stretch(std::span<const Layer* const> layers);
-  /// Takes the memory that a batch needs whose gradients are one part. Set-up only.
+  /// Takes the memory for a batch whose gradients are one part. Set-up only.
   void reserve();
 
   /// `parts`: StepContext::gradient_parts of all `batch` images.

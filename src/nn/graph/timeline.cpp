@@ -20,7 +20,7 @@ Timeline::Timeline(const Graph& graph)
 }
 
 // A value has a gradient if something to learn lies before it and an output whose gradient is
-// given after it. What is given has a place in any case.
+// given after it. A gradient that is given has memory in any case.
 void Timeline::find_gradients() {
   if (!graph_.training) return;
   wanted_[graph_.input] = graph_.input_grad;

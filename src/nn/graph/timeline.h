@@ -38,14 +38,14 @@ class Timeline {
 
   int forward_step(int layer) const { return forward_step_[layer]; }
   int backward_step(int layer) const { return backward_step_[layer]; }
-  /// Of its weight gradients.
+  /// The step by which its weight gradients are there.
   int weights_step(int layer) const { return backward_step(passes_.weights_until[layer]); }
   int loss_step() const { return passes_.loss_step; }
   int end() const { return end_; }
   /// The steps of an action for what is kept of all images: those of its stretch, where that comes
   /// back to each of them.
   const Span& span(int step) const { return spans_[step]; }
-  /// Of a layer's backward pass: its place in Schedule::backward.
+  /// The stretch of a layer's backward pass: its index in Schedule::backward.
   int backward_stretch(int layer) const { return stretch_of_[layer]; }
 
  private:

@@ -11,7 +11,7 @@ namespace lockstep {
 
 using ShapesByName = std::map<std::string, std::vector<std::int64_t>>;
 
-/// Names of the file that begin with `strip` have `add` in its place; the others stay as they are.
+/// Replaces `strip` at the beginning of the file's names by `add`; other names stay as they are.
 struct NameMapping {
   std::string strip, add;
 
@@ -33,7 +33,7 @@ struct NameMapping {
 /// one prefix before two. Prefixes end in a dot. One that is changed must give names to half of the
 /// tensors of the file or of the network, whichever has fewer: two networks that have nothing to do
 /// with each other also share some names. Throws DataError naming two that take the tensors from
-/// different places and are equal in all of this.
+/// different names and are equal in all of this.
 NameMapping find_mapping(const ShapesByName& file, const ShapesByName& network);
 
 }  // namespace lockstep

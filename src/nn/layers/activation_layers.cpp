@@ -119,7 +119,7 @@ void PReluLayer::forward(Backend& backend, const StepContext&) {
                                        output()->data);
 }
 
-// The slopes' gradient first: that of the input may take the place of the output's.
+// The slopes' gradient first: the input's gradient may overwrite the output's.
 void PReluLayer::backward(Backend& backend, const StepContext& context,
                           std::span<const GradTarget> grads) {
   const Tensor &x = inputs()[0]->data, &grad_y = output()->grad;

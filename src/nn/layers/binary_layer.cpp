@@ -33,7 +33,7 @@ void BinaryLayer::forward(Backend& backend, const StepContext&) {
   backend.activations().binary_forward(kind_, inputs()[0]->data, inputs()[1]->data, output()->data);
 }
 
-// That of b first: that of a may take the place of the output's. The values of a sum, which the
+// The gradient of b first: that of a may overwrite the output's. The values of a sum, which the
 // layer does not read, may be gone: anything of their shape stands in for them.
 void BinaryLayer::backward(Backend& backend, const StepContext&,
                            std::span<const GradTarget> grads) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kPublishedWidth = 64;
 
-/// What a block is given by its place in the network.
+/// What the position of a block in the network decides.
 struct BlockPlace {
   std::int64_t planes = 0;  // the width in layer1, 8 times as much in layer4
   std::int64_t stride = 1;

@@ -55,8 +55,8 @@ class BatchNormLayer : public Layer {
   /// Partial statistics of this replica in the last training forward pass, for reports: one slot
   /// per slice (BatchNormOptions::slices), in device memory. Valid until the next forward.
   std::span<const StatSlot> local_moments() const { return local_; }
-  /// Makes `local_moments` speak of the present batch, after a forward pass whose device part was
-  /// replayed from a recording.
+  /// Makes `local_moments` refer to the present batch, after a forward pass that was replayed from
+  /// a recording.
   void set_local_moments(const StepContext& context);
 
  private:
@@ -71,7 +71,7 @@ class BatchNormLayer : public Layer {
   Communicator& communicator(const StepContext& context) const;
   const BatchSlices& slices(const StepContext& context) const;
   NormSlice slice(int index, const StepContext& context) const;
-  /// Puts the slice's memory to it.
+  /// Sets the slice's pointers to its memory.
   void place(int index, const StepContext& context, NormSlice& slice) const;
   /// What the backend is asked for to normalise a slice by these statistics.
   BatchNormForward forward_of(const NormSlice& slice, std::span<const StatSlot> slots) const;

@@ -1,7 +1,7 @@
 #pragma once
-// What a BatchNorm layer is put together from: how a device's batch is cut into slices, the memory
-// kept for each, where their running statistics are, and the sums of the backward pass. A mode of
-// the layer is another value of one of these parts.
+// What a BatchNorm layer consists of: how a shard is cut into slices, the memory kept for each,
+// where their running statistics are, and the sums of the backward pass. A mode of the layer is
+// another value of one of these.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,8 +37,8 @@ class BatchSlices {
 /// The rows of one slice, which are normalised together, and their memory.
 struct NormSlice {
   Tensor x, residual, y;
-  std::int64_t first = 0;    // image of the device's batch
-  std::int64_t parts = 1;    // of its statistics: its images, or one
+  std::int64_t first = 0;    // image of the shard
+  std::int64_t parts = 1;    // of its statistics: one for each image, or one for all
   float* moments = nullptr;  // [parts, 2, C] (mean, M2)
   float* sums = nullptr;     // [parts, 2, C] of the backward pass
   float* saved = nullptr;    // [3, C] as BatchNormSaved
@@ -61,7 +61,7 @@ class NormMemory {
   void bind(void* memory) { memory_ = static_cast<float*>(memory); }
   /// Sets the slice's pointers.
   void place(int index, NormSlice& slice) const;
-  /// Those of a slice that is the whole batch: where the slices' are, without a correction.
+  /// The same for a slice that is the whole batch; it uses the slices' memory, uncorrected.
   void place_whole(NormSlice& slice) const;
   /// Gradients of gamma and of beta, [2, C], each row at a multiple of the alignment.
   Tensor node(int index) const;
@@ -82,7 +82,7 @@ class NormStates {
 
   /// Null: none.
   BatchNormState* state_of(int slice) const;
-  /// What a batch's statistics are to be added to, which counts it; null where a pass records none.
+  /// Counts a batch and returns what its statistics are added to; null where a pass records none.
   RunningStatistics next(int slice, const StepContext& context, std::optional<double> momentum);
 
  private:
@@ -96,7 +96,7 @@ class NormAffine {
 
   std::vector<const Parameter*> parameters() const;
   AffineParameters values() const;
-  /// Those that a slice is scaled and shifted by: corrected, where it is.
+  /// The values by which a slice is scaled and shifted; corrected, where the slice is.
   AffineParameters values(const NormSlice& slice) const;
   const Parameter* weight() const { return weight_; }
   const Parameter* bias() const { return bias_; }
@@ -106,8 +106,8 @@ class NormAffine {
   Parameter* bias_;
 };
 
-/// Fills in the slice's correction towards the running statistics, if it has one; before they take
-/// the batch.
+/// Fills in the slice's correction towards the running statistics, if it has one. To be called
+/// before they take the batch.
 void correct_slice(NormOperations& norms, const NormSlice& slice, const NormAffine& affine,
                    std::span<const StatSlot> slots, const BatchNormOptions& options,
                    const BatchNormState* state);
