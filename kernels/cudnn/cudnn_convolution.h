@@ -106,7 +106,7 @@ class CudnnConvolutions {
   using Handle = std::unique_ptr<cudnnContext, DestroyHandle>;
   static Handle make_handle(int ordinal, Stream stream);
 
-  /// Of as many images as a plan takes at a time.
+  /// The problem of as many images as a plan takes at a time.
   ConvProblem problem(const ConvGeometry& geometry, const Shape& input, DType dtype,
                       ConvPass pass) const;
   Plan& plan_for(const ConvProblem& problem, bool timed = false);

@@ -88,7 +88,7 @@ struct CudnnTarget {
 /// Extents in cuDNN's order: batch, channels, height, width.
 using CudnnExtents = std::array<std::int64_t, 4>;
 
-/// Of fp32, bf16 or fp16; throws Error for another type.
+/// cuDNN's name for fp32, bf16 or fp16; throws Error for another type.
 cudnnDataType_t cudnn_type(DType dtype);
 /// A dense tensor, channels last. `by_value`: read from the host when the plan is executed.
 CudnnDescriptor describe_channels_last(std::int64_t id, cudnnDataType_t type,
@@ -123,7 +123,7 @@ struct EngineChoice {
   friend bool operator==(const EngineChoice&, const EngineChoice&) = default;
 };
 
-/// Of one of find_engines's list for `order`.
+/// Identifies one of find_engines's list for `order`.
 EngineChoice identify(const CudnnDescriptor& engine, WeightOrder order);
 
 /// "out_taps_in engine 67 knobs 2=0 5=1", the name that the file of choices

@@ -160,7 +160,7 @@ class GpuOperations : public Backend {
  public:
   bool sums_by_image() const override { return context_.sums_by_image; }
   Stream stream() const { return context_.stream; }
-  /// Of the replica's thread for its device.
+  /// What the replica's thread waits for its device by.
   const std::shared_ptr<HostWaits>& waits() const { return waits_; }
   /// What the stream is given from now on waits for the event.
   void wait_for(const Event& event) {

@@ -84,7 +84,7 @@ inline Tensor image_of(const Tensor& tensor, std::int64_t image) {
   return tensor ? tensor.sample_range(image, 1) : tensor;
 }
 
-/// Those of the samples from `first` on; null of null.
+/// Returns the weights of the samples from `first` on; null of null.
 inline const float* weights_from(const float* sample_weights, std::int64_t first) {
   return sample_weights == nullptr ? nullptr : sample_weights + first;
 }

@@ -28,7 +28,7 @@ struct GpuRun {
   const PeerAccess peers;
 };
 
-/// Of one slot of a call, and of several.
+/// How many floats one slot of a call has, and several.
 inline std::int64_t floats_of(const SyncCall& call, const StatSlot& slot) {
   return slot.parts * 2 * call.channels;
 }

@@ -295,7 +295,7 @@ struct ExponentialFrom {
   LOCKSTEP_HOST_DEVICE float operator()(float x) const { return exponential(x - largest); }
 };
 
-/// Of softmax; `mean`: of the gradients, weighted by y.
+/// The gradient of softmax. `mean`: of the gradients, weighted by y.
 struct SoftmaxGradient {
   static constexpr bool kFused = true;
   float mean;

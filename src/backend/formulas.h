@@ -329,7 +329,7 @@ LOCKSTEP_HOST_DEVICE inline double label_weight(float class_weight, float label_
   return (1.0 - static_cast<double>(label_smoothing)) * static_cast<double>(class_weight);
 }
 
-/// Of sample `n`; null: all weigh 1.
+/// Returns the weight of sample `n`. Null: all weigh 1.
 LOCKSTEP_HOST_DEVICE inline float weight_of(const float* sample_weights, std::int64_t n) {
   return sample_weights == nullptr ? 1.0F : sample_weights[n];
 }

@@ -119,8 +119,8 @@ struct Repetition {
   bool one_channel = false;    // which all channels meet
 };
 
-/// Of an operand b beside one of shape a (ActivationOperations::binary_forward); none where they do
-/// not fit.
+/// Returns how an operand of shape b is repeated to fit one of shape a
+/// (ActivationOperations::binary_forward); none where they do not fit.
 inline std::optional<Repetition> find_repetition(const Shape& a, const Shape& b) {
   const bool one_channel = b.channels() == 1 && a.channels() != 1;
   if (!one_channel && b.channels() != a.channels()) return std::nullopt;

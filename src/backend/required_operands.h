@@ -266,12 +266,12 @@ inline void check_max_pool_backward(const Tensor& winners, const Tensor& grad_y,
                 {{"winners", winners}, {"grad_y", grad_y}, {"grad_x", grad_x}});
 }
 
-/// Of the operations between an image and another, by name.
+/// Checks operations that make an image of another, by name.
 inline void check_images(const char* operation, const Tensor& x, const Tensor& y) {
   check_present(operation, {{"x", x}, {"y", y}});
 }
 
-/// Of their backward passes.
+/// Checks their backward passes.
 inline void check_image_gradients(const char* operation, const Tensor& grad_y,
                                   const Tensor& grad_x) {
   check_present(operation, {{"grad_y", grad_y}, {"grad_x", grad_x}});

@@ -23,7 +23,7 @@ using NamedDoubles = std::map<std::string, Doubles>;
 
 /// Standard normal numbers times `scale`. `index` names the numbers: others are independent.
 Floats normal_floats(std::int64_t count, std::uint64_t index, float scale = 1.0F);
-/// Of either sign, at least 0.75 and at most 1.25 in size: on no side of 0 by chance.
+/// Numbers of either sign, 0.75 to 1.25 in size: none lies near 0.
 Floats bimodal_floats(std::int64_t count, std::uint64_t index);
 /// Multiples of 1/32 around 0 in random order, no two equal.
 Floats distinct_floats(std::int64_t count, std::uint64_t index);

@@ -41,9 +41,9 @@ class Probe {
   NamedFloats random_parameters() const;
   void set_parameters(const NamedFloats& values);
 
-  /// By PyTorch's names, of a rank: "bn.running_mean", "bn.running_var".
+  /// The running statistics of a rank by PyTorch's names: "bn.running_mean", "bn.running_var".
   NamedFloats statistics(int rank = 0);
-  /// Of all ranks.
+  /// Sets the running statistics of all ranks.
   void set_statistics(const NamedFloats& values);
 
   /// The output for `input`, [n, ...] for any n up to the largest.

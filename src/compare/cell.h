@@ -36,8 +36,8 @@ struct Cell {
 /// Whether they are of a curve: whether one of them says how many images share statistics.
 bool are_of_curve(std::span<const TrainSummary> runs);
 
-/// Of a run. On a curve slices of a device stand for devices, so that they are `local`, and runs on
-/// devices have their place, too.
+/// Returns the cell of a run. On a curve slices of a device stand for devices: they are `local`, as
+/// runs on devices are.
 Cell cell_of(const TrainSummary& run, bool curve);
 
 /// The mode of a label, without a number of images and an evaluation.

@@ -121,7 +121,7 @@ std::vector<const Row*> rows_by_mode(const Comparison& comparison);
 /// Student's interval of the mean score; none for so few seeds that no test can settle anything.
 std::optional<Interval> score_interval(const Row& row);
 
-/// Of all modes.
+/// The seeds of all modes.
 std::set<std::uint64_t> all_seeds(const Comparison& comparison);
 
 /// Adds runs that could not be trained, and a warning for each mode of theirs: which seeds, and

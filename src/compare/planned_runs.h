@@ -65,8 +65,8 @@ struct Estimate {
   std::vector<std::string> unknown = {};  // cells that could not be measured
 };
 
-/// Of the runs that are missing: from a finished run of the same cell, or else from a few steps of
-/// it. Throws nothing for a cell that cannot train.
+/// Estimates the time of the runs that are missing: from a finished run of the same cell, or else
+/// from a few steps of it. Throws nothing for a cell that cannot train.
 Estimate estimate_time(const ComparisonPlan& plan);
 
 /// In a line: of what the estimate is made.

@@ -34,9 +34,8 @@ inline ImageNode largest_image_node(std::int64_t begin, std::int64_t end, std::i
   return {begin, std::min(begin + largest_node(begin, end, images), images)};
 }
 
-/// Of two neighbours in the tree over `images` images, whether they make up a node. A left one that
-/// is no left half does not come here: nodes come in order, so that it has been joined to the half
-/// before it.
+/// Whether two neighbours in the tree over `images` images make up a node. REQUIRES: nodes come in
+/// order, so that a left one that is no left half has been joined to the half before it.
 inline bool are_halves(const ImageNode& left, const ImageNode& right, std::int64_t images) {
   return right.end == std::min(left.begin + 2 * (left.end - left.begin), images);
 }

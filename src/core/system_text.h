@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-/// Of `error`, as errno, with what to do where a limit of the process is the cause.
+/// Says what `error`, as errno, means, and what to do where a limit of the process is the cause.
 std::string system_text(int error);
 
 }  // namespace lockstep

@@ -12,13 +12,13 @@
 
 namespace lockstep {
 
-/// What is run: an output of a model.
+/// Which model is run, and which of its outputs.
 struct ForwardOptions {
   Model model = nullptr;
   NormLayer norm = {};
   std::string output = "out";
   DType activations = DType::kFloat32;
-  /// Of a rank, so that it leaves when its group fails.
+  /// The rank's end of its group, so that it leaves when the group fails.
   std::reference_wrapper<Communicator> communicator = lone_rank();
 };
 

@@ -23,8 +23,8 @@ inline std::int64_t divide_down(std::int64_t value, std::int64_t by) {
   return value >= 0 ? value / by : -((by - 1 - value) / by);
 }
 
-/// Those that a transposed convolution reads: `kernel` is of the convolution from its output to its
-/// input.
+/// Returns the positions that a transposed convolution reads. `kernel`: of the convolution from its
+/// output to its input.
 inline Positions kernel_writes(Positions output, const SlidingKernel& kernel) {
   const std::int64_t reach = (kernel.size - 1) * kernel.dilation;
   return {-divide_down(reach - output.first - kernel.padding, kernel.stride),

@@ -55,7 +55,7 @@ struct BatchNormReading {
 /// The diagnostics of one layer (all but layer, step and running_mean_spread) from its parts.
 BatchNormDiagnostics compare_parts(std::span<const PartMoments> parts, double eps);
 
-/// Those of every call; `step`: steps done.
+/// The diagnostics of every call. `step`: steps done.
 std::vector<BatchNormDiagnostics> diagnose(const BatchNormReading& reading, std::int64_t step);
 
 }  // namespace lockstep

@@ -50,7 +50,7 @@ void save_weights(const std::filesystem::path& path, const TensorMap& weights,
 /// Throws DataError naming the file and what is wrong: missing, damaged (hash), foreign, or not of
 /// one pair.
 Checkpoint load_checkpoint(const std::filesystem::path& path);
-/// Of files that have been read. Throws DataError as load_checkpoint.
+/// The same of files that have been read. Throws DataError as load_checkpoint.
 TrainingState training_state_of(const CheckpointFiles& files);
 
 /// 16 hex digits (XXH3 of 64 bits) over metadata (but the hash that a file has of itself) and

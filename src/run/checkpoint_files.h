@@ -30,8 +30,8 @@ struct CheckpointFiles {
 CheckpointFiles read_checkpoint_files(const std::filesystem::path& path,
                                       std::chrono::milliseconds patience = std::chrono::seconds(1));
 
-/// Of a run folder its last checkpoint or, where its files do not belong together, the newest
-/// numbered one, which nobody writes again; else of the file `target`. Throws DataError where there
+/// Reads the last checkpoint of a run folder or, where its files do not belong together, the newest
+/// numbered one, which nobody writes again; else the file `target`. Throws DataError where there
 /// is none.
 CheckpointFiles read_checkpoint_of(const std::filesystem::path& target);
 

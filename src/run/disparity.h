@@ -29,11 +29,11 @@ struct StatisticsScores {
   double loss() const { return batch_loss - running_loss; }
 };
 
-/// Of one step's evaluations; none where a score is undefined.
+/// Compares one step's evaluations; none where a score is undefined.
 std::optional<StatisticsScores> compare_statistics(const Evaluation& running,
                                                    const Evaluation& batch);
 
-/// Of finished runs that evaluated by both, averaged; none where no run did.
+/// Compares those of finished runs that evaluated by both, averaged; none where no run did.
 std::optional<StatisticsScores> compare_statistics(std::span<const TrainSummary> runs);
 
 /// What a validation that is worse than hoped for comes from.

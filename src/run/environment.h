@@ -13,7 +13,7 @@ namespace lockstep {
 /// clock chose so far.
 Json describe_environment(std::span<const Device> devices);
 
-/// Of the program that runs: equal where it is the same, byte for byte.
+/// Returns a hash of the program that runs, equal where it is the same, byte for byte.
 std::string program_hash();
 
 /// Largest memory the process has held, in MB (2^20 bytes).

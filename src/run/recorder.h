@@ -1,5 +1,6 @@
 #pragma once
-// The recorder of a run: tells every sink what the trainer tells it.
+// The recorder of a run: tells every sink what the trainer tells it. (What records the steps of
+// GPUs is a Recorder, in sync/transport.h.)
 
 #include <atomic>
 #include <memory>

@@ -65,7 +65,7 @@ struct EvaluationRecord {
   const std::vector<std::string>& classes;
   bool chosen = true;                // under bn.eval_stats, not one more of others
   std::optional<double> best_score;  // so far, with this one
-  /// Of one by batch statistics: what it is beside the chosen one.
+  /// How an evaluation by batch statistics compares with the chosen one.
   std::optional<StatisticsScores> disparity = {};
   std::vector<NamedImage> images = {};
   bool known = false;  // the run had written this step's scores before it was resumed

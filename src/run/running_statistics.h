@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// Of one BatchNorm layer of one replica.
+/// The running statistics of one BatchNorm layer of one replica.
 struct BatchNormStatistics {
   std::string layer;
   std::vector<float> mean;  // [C]
@@ -18,7 +18,7 @@ struct BatchNormStatistics {
   friend bool operator==(const BatchNormStatistics&, const BatchNormStatistics&) = default;
 };
 
-/// Of one replica, in the order of its parameter store; empty when nothing is tracked.
+/// Those of one replica, in the order of its parameter store; empty when nothing is tracked.
 using ReplicaStatistics = std::vector<BatchNormStatistics>;
 
 /// Per layer and channel, over devices k, in double: mean of mean_k; mean of var_k, plus, when

@@ -49,7 +49,7 @@ struct MeanTimes {
   double median_step = 0;
 };
 
-/// Of one rank over some steps: means per step, and the memory after the last of them.
+/// What one rank did over some steps: means per step, and the memory after the last of them.
 struct RankReport {
   int rank = 0;
   std::string device;

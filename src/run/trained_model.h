@@ -30,7 +30,7 @@ std::filesystem::path config_of(const std::filesystem::path& config,
 std::vector<ReplicaStatistics> saved_statistics(const CheckpointFiles& checkpoint, EvalStats stats,
                                                 std::vector<std::string>& warnings);
 
-/// Those of `saved` that an evaluation under `stats` begins with: merged, or device 0's.
+/// Returns the statistics with which an evaluation under `stats` begins: merged, or device 0's.
 /// REQUIRES: `saved` is not empty.
 ReplicaStatistics chosen_statistics(const std::vector<ReplicaStatistics>& saved, EvalStats stats);
 
@@ -50,7 +50,7 @@ struct TrainedModelRequest {
   std::filesystem::path target;        // a run folder (its last checkpoint) or a file of weights
   std::filesystem::path config;        // empty: the run's config.toml
   std::vector<std::string> overrides;  // -s
-  /// Of images; zeros: any, since few models have weights that depend on it.
+  /// The size of images; zeros: any, since few models have weights that depend on it.
   Size size = {};
   const Tables* tables = &builtin_tables();
   /// Whether this process will compute with it: then by the kernels that run.portable asks for.
@@ -61,7 +61,7 @@ struct TrainedModel {
   std::filesystem::path checkpoint;
   Config config;
   Architecture architecture;  // as an evaluation under bn.eval_stats runs it
-  /// Of the whole model under its own names, fp32; running statistics as bn.eval_stats says.
+  /// The whole model under its own names, fp32; running statistics as bn.eval_stats says.
   TensorMap weights;
   /// Layers whose running statistics are in `weights` and not looked at, since they normalise each
   /// image by its own (bn.eval_stats = "own").

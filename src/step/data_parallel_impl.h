@@ -49,10 +49,10 @@ struct DataParallel::Impl {
   void run(const std::function<void(TrainingReplica&)>& work) {
     group->run([&](int rank) { work(*replica_at(rank)); });
   }
-  /// Of work in which no rank waits for another: what it throws ends nothing, unless other
+  /// Does work in which no rank waits for another. What it throws ends nothing, unless other
   /// processes go on to where they wait for this one.
   void attempt(const std::function<void(int rank)>& work);
-  /// On the first of this process.
+  /// The same on the first rank of this process.
   void attempt_on_first(const std::function<void(TrainingReplica&)>& work) {
     attempt([&](int rank) {
       if (rank == first()) work(*replica_at(rank));

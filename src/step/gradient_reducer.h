@@ -95,7 +95,7 @@ class ShardedReducer : public GradientReducer {
 
  protected:
   const GradientTree& tree() const { return tree_; }
-  /// Of a node of this process.
+  /// The gradients of a node of this process.
   const float* grads_of(const GradientNode& node) const;
   /// Whether the ranks' parts are added in the tree, and not one after another.
   bool in_tree() const { return rank_.backend.sums_by_image(); }

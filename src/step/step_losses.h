@@ -28,7 +28,7 @@ class StepLosses {
   StepLosses(const std::vector<NamedLoss>& losses, const Network& network);
 
   LossNodes nodes() const { return nodes_; }
-  /// Of the network's present batch, after its forward pass. Writes Network::output_grad.
+  /// Computes the losses of the present batch, after its forward pass. Writes Network::output_grad.
   void compute(const LossOperands& operands);
 
  private:

@@ -31,7 +31,7 @@ class Validation {
   /// that windows come to; the first of equal ones.
   std::vector<std::int32_t> predict(const Batch& batch, const EvaluationOptions& options = {});
 
-  /// Of the batch that came last. REQUIRES: there was one.
+  /// The network of the batch that came last. REQUIRES: there was one.
   Network& network() const { return present_->forward.network(); }
   /// Its output on the host, in fp32. Good until the next batch.
   std::span<const float> read_logits() { return present_->forward.read_logits(); }

@@ -48,7 +48,7 @@ class WorldPlan {
   void make(const GradientTree& tree, std::span<HostMirror* const> mirrors);
   /// How many nodes a process adds up ahead.
   std::size_t nodes_of(int process) const { return share(process).nodes.size(); }
-  /// Those of this process.
+  /// The sums of this process's nodes.
   std::span<const NodeSum> own_sums() const {
     return std::span(sums_).first(nodes_of(layout_.process));
   }
@@ -91,7 +91,7 @@ class WorldGradients {
   /// Before the first exchange, by each rank; the mirror outlives the exchanges.
   void join(int own, HostMirror& mirror) { mirrors_[static_cast<std::size_t>(own)] = &mirror; }
 
-  /// Of the flat parameters, those that the rank owns.
+  /// Which of the flat parameters the rank owns.
   ElementRange owned(int own) const;
 
   /// To be called when the rank's backward pass is done. Waits for the other ranks of the process,

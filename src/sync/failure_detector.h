@@ -32,7 +32,7 @@ class FailureDetector {
   /// Why another process has ended, as soon as it has.
   std::optional<std::string> failure() const;
   bool failed() const { return failed_; }
-  /// Of this process, to all others, unless it has heard of a failure: then that one counts.
+  /// Tells all others why this process ends, unless it has heard of a failure: then that counts.
   /// Returns when the others have had time to write down why they end, and the first to fail has
   /// ended.
   void announce(const std::string& reason);

@@ -21,14 +21,14 @@ class ProcessGroups {
   ProcessGroups(const ProcessGroups&) = delete;
   ProcessGroups& operator=(const ProcessGroups&) = delete;
 
-  /// Of sets that are ascending; nullopt: nobody has joined them.
+  /// Returns the number of sets that are ascending; nullopt: nobody has joined them.
   std::optional<int> find(const RankPartition& sets) const;
-  /// The number of these sets from now on. Every rank's thread calls it, with the same ones, which
-  /// nobody has joined yet; `rank`: among those of this process.
+  /// Returns the number of these sets from now on. Every rank's thread calls it, with the same
+  /// ones, which nobody has joined yet; `rank`: among those of this process.
   int join(int rank, const RankPartition& sets);
 
   const RankPartition& sets(int partition) const;
-  /// Of a set that has ranks of this process.
+  /// Where the ranks of a set meet that has ranks of this process.
   StatisticsBarrier& barrier(int partition, int set) const;
 
  private:

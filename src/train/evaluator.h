@@ -58,7 +58,7 @@ class Evaluator {
   std::vector<ImageScores> evaluate_images(EvalStats stats);
   /// The images at these places of the split. As evaluate_images.
   std::vector<ValidationExample> predict(EvalStats stats, const std::vector<std::int64_t>& indices);
-  /// Of the last evaluation, if it was asked for them.
+  /// The examples of the last evaluation, if it was asked for them.
   const std::vector<ValidationExample>& examples() const;
   const Dataset& dataset() const;
 

@@ -23,7 +23,8 @@ struct NormPlan {
   std::int64_t local = 0, sync = 0, ghost_slice = 0;
 };
 
-/// Those of a network that take statistics in training, in forward order. `shares`: [rank] images.
+/// Returns the norms of a network that take statistics in training, in forward order. `shares`:
+/// [rank] images.
 std::vector<NormPlan> plan_norms(const BatchNormConfig& bn, const std::vector<std::int64_t>& shares,
                                  const Network& network);
 

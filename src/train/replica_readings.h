@@ -28,7 +28,7 @@ void write_running_statistics(DataParallel& replicas,
 /// running statistics. Layers that are not in training mode keep device 0's.
 ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader,
                                      std::int64_t batches);
-/// Of bn.precise_iters batches from the start of epoch 0 on.
+/// Returns the statistics of bn.precise_iters batches, from the start of epoch 0 on.
 ReplicaStatistics precise_statistics(DataParallel& replicas, const Config& config);
 
 /// What the BatchNorm layers saw in the last step; frozen ones are left out.

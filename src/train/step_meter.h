@@ -61,7 +61,7 @@ class StepMeter {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Of one step; `step`: since the end of the one before, if that was under way.
+  /// Seconds of one step. `step`: since the end of the one before, if that was under way.
   struct StepSeconds {
     double step = 0, data = 0;
     StepTimes replicas;

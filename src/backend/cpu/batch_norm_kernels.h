@@ -122,7 +122,7 @@ struct Normalization {
   bool relu;
 };
 
-/// Of rows [begin, end).
+/// Normalises rows [begin, end).
 using NormalizeRows = void (*)(const Normalization& n, std::int64_t begin, std::int64_t end);
 NormalizeRows normalize_rows_of(const Normalization& n);
 

@@ -29,7 +29,7 @@ template <typename Body>
   if (c < classes) body(classes - vec::kLanes, vec::kLanes);
 }
 
-/// Of pixels from row `begin` on; lanes beyond `pixels` are ignored.
+/// Returns the labels of pixels from row `begin` on; those in lanes beyond `pixels` are kIgnored.
 [[gnu::always_inline]] inline Ints load_labels(const Tensor& from, int ignore_index,
                                                std::int64_t begin, std::int64_t pixels) {
   const auto* source = static_cast<const std::uint16_t*>(from.data);

@@ -28,7 +28,7 @@ struct Action {
 struct Stretch {
   std::vector<Action> actions = {};
   bool by_tile = false;  // false: all images at once
-  /// Of a backward pass: it is then done with this layer and all behind it.
+  /// In a backward pass: after this stretch the pass is done with this layer and all behind it.
   int first_layer = 0;
 };
 

@@ -9,7 +9,7 @@ namespace lockstep {
 /// An Exchange with slots of its own.
 class LossExchange : public Exchange {
  public:
-  /// Of slots of up to so many floats.
+  /// `slot_floats`: the most that a slot has.
   LossExchange(const LossSite& site, std::int64_t slot_floats)
       : Exchange(concat("the loss at ", site.output), site.index),
         slots_(site.network.backend().allocate(2 * static_cast<std::size_t>(slot_floats) *

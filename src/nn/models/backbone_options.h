@@ -17,16 +17,16 @@ ResNetOptions configured_resnet(const std::string& name, const ModelOptions& opt
 /// say them, and `-s model.arch=resnet50` is meant to be enough.
 inline std::vector<std::string> unet_options() { return {"width", "depth"}; }
 
-/// Of an architecture without a ResNet. Throws ConfigError when one of these options is not as it
-/// comes.
+/// For an architecture without a ResNet. Throws ConfigError when one of these options is not its
+/// default.
 inline void check_no_resnet_options(const ModelOptions& options) {
   if (!options.small_images && options.resnet_width == ModelOptions{}.resnet_width) return;
   throw ConfigError(concat("model: ", options.arch, " is without a ResNet; leave out resnet_width ",
                            "and small_images"));
 }
 
-/// Of an architecture without heads on a backbone. Throws ConfigError when one of these options is
-/// not as it comes.
+/// For an architecture without heads on a backbone. Throws ConfigError when one of these options is
+/// not its default.
 inline void check_no_backbone_options(const ModelOptions& options) {
   const bool default_stride = options.output_stride == ModelOptions{}.output_stride;
   if (!options.aux_head && !options.frozen_bn && !options.dropout && default_stride) return;

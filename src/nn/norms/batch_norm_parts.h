@@ -55,7 +55,7 @@ class NormMemory {
   /// `corrected`: with room for a correction of every slice.
   NormMemory(const Shape& planned, const BatchSlices& slices, bool corrected = false);
 
-  /// Whose memory it is.
+  /// The slices whose memory it is.
   const BatchSlices& slices() const { return slices_; }
   std::size_t bytes() const;
   void bind(void* memory) { memory_ = static_cast<float*>(memory); }

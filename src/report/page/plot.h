@@ -86,8 +86,8 @@ Svg draw(const Plot& plot);
 /// Where the rows begin.
 double top_of(const Plot& plot);
 
-/// Of every `1 / columns` of [low, high] the points with the smallest and the largest value, in
-/// their order. As they are where there are no more than two per column.
+/// Returns the points with the smallest and the largest value in every `1 / columns` of [low,
+/// high], in their order. All of them where there are no more than two per column.
 std::vector<Point> thin(const std::vector<Point>& points, double low, double high, int columns);
 
 }  // namespace lockstep

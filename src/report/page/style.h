@@ -8,9 +8,9 @@
 
 namespace lockstep {
 
-/// Of drawings: also part of every .svg file.
+/// The style of drawings, which every .svg file has, too.
 std::string chart_style();
-/// Of the page: it, and chart_style().
+/// The style of the page, chart_style() among it.
 std::string page_style();
 
 /// What is drawn alike in every figure: a mode, or a part of a step.

@@ -24,16 +24,16 @@ struct LayerNoise {
   std::int64_t values = 0;  // per channel in such statistics
   /// Variance between such statistics over the variance that they see.
   double ratio = 0;
-  /// Of the variance, the share that they do not see: b / n over w + b.
+  /// The share of the variance that they do not see: b / n over w + b.
   double missed = 0;
   /// Root mean square of the distance of their mean from that of all, in standard deviations of
   /// all: the root of `missed`.
   double mean_shift = 0;
   /// |log| of the variance of n neighbours over that of all images; mean over such neighbours.
   double log_var_ratio = 0;
-  /// Of the images' means, whatever is put together: (skewness^2 + 1) / kurtosis of the sample
-  /// (Sarle's coefficient, Pfister et al. 2013), mean over channels. 0.33 of a normal distribution,
-  /// 0.56 of a uniform one, up to 1 of two heaps. 0 for fewer than four images.
+  /// Bimodality of the images' means, whatever is put together: (skewness^2 + 1) / kurtosis of the
+  /// sample (Sarle's coefficient, Pfister et al. 2013), mean over channels. 0.33 of a normal
+  /// distribution, 0.56 of a uniform one, up to 1 of two heaps. 0 for fewer than four images.
   double bimodality = 0;
 };
 

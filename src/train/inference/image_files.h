@@ -24,7 +24,7 @@ struct PredictionKinds {
 struct PredictionFiles {
   std::filesystem::path map, overlay, probabilities;
 
-  /// Those that are written.
+  /// Returns the files that are written.
   std::vector<std::filesystem::path> all() const;
 };
 

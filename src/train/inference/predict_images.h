@@ -61,12 +61,12 @@ struct PredictReport {
 /// (DataLayout::file_values). Throws ConfigError for a layout that has none of its own.
 std::vector<Label> submission_values(const DataOptions& data);
 
-/// Of segmentation networks STEM.png, a palette PNG of classes, and STEM_overlay.png; of
-/// classifiers predictions.csv; of a submission gray PNGs alone; if asked for STEM.npy, float32
-/// [classes, height, width] or [classes]. All have the size of the image, whatever data.resize and
-/// data.val_resize make of it: logits are interpolated (pixel_merge.h). An image that cannot be
-/// read, or that the network fails on, is told of in the report, and the others are predicted.
-/// Throws ConfigError, DataError; Error where a file cannot be written.
+/// Writes STEM.png, a palette PNG of classes, and STEM_overlay.png for segmentation networks,
+/// predictions.csv for classifiers, and gray PNGs alone for a submission; if asked for also
+/// STEM.npy, float32 [classes, height, width] or [classes]. All have the size of the image,
+/// whatever data.resize and data.val_resize make of it: logits are interpolated (pixel_merge.h). An
+/// image that cannot be read, or that the network fails on, is told of in the report, and the
+/// others are predicted. Throws ConfigError, DataError; Error where a file cannot be written.
 PredictReport predict_images(const PredictRequest& request);
 
 }  // namespace lockstep

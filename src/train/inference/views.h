@@ -20,8 +20,8 @@ struct TestTimeAugmentation {
   bool active() const { return flip || scales != std::vector<double>{1}; }
 };
 
-/// Of the arguments --flip and --scales: "0.5,1,1.5", or "" for none. Throws ConfigError for what
-/// is no list of scales in 1/16..16, each once.
+/// Reads the arguments --flip and --scales: "0.5,1,1.5", or "" for none. Throws ConfigError for
+/// what is no list of scales in 1/16..16, each once.
 TestTimeAugmentation augmentation_of(bool flip, const std::string& scales);
 
 /// "flip, scales 0.5, 1, 1.5".

@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// Of one backend; a few dozen at most, so a linear search is enough.
+/// The convolutions of one backend: a few dozen at most, so that a linear search is enough.
 class ConvCache {
  public:
   /// `bf16`: as choose_conv_engine() takes it.

@@ -32,7 +32,7 @@ struct Weights {
 template <class Rounding>
 class StripProduct {
  public:
-  /// Of at most `images`, by `threads`.
+  /// For at most `images` at a time, computed by `threads`.
   StripProduct(const Strip& strip, std::int64_t channels, std::int64_t columns, std::int64_t images,
                int threads)
       : strip_(strip),

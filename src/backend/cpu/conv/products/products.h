@@ -32,7 +32,7 @@ struct Rows {
   std::int64_t stride = 0;
 };
 
-/// Of a product: rows x columns sums over `depth`.
+/// The extents of a product: rows x columns sums over `depth`.
 struct Extents {
   std::int64_t rows = 0, depth = 0, columns = 0;
 };

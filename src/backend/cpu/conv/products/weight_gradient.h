@@ -71,7 +71,7 @@ class WeightGradient {
   }
 
   std::int64_t parts() const { return parts_; }
-  /// Of values of one slice: [out.padded, taps, in.padded].
+  /// How many floats a slice has: [out.padded, taps, in.padded].
   std::int64_t slice_floats() const { return out_.size() * taps_ * in_.size(); }
   /// `sum_floats`: what a thread needs to compute a task.
   std::int64_t scratch_floats(std::int64_t sum_floats) const {
