@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <numeric>
 
 #include "core/seconds_since.h"
 #include "data/augment.h"
-#include "data/sampler.h"
 #include "data/window_merge.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "step/replica.h"
 #include "train/before_training.h"
+#include "train/eval_batches.h"
 #include "train/replica_readings.h"
 
 namespace lockstep {
@@ -20,42 +19,6 @@ namespace lockstep {
 namespace {
 
 constexpr std::int64_t kImagesPerBatch = 16;
-
-/// Which images of a split are evaluated together.
-class EvalBatches {
- public:
-  /// `each` at a time in the split's order; the last batch may have fewer.
-  static EvalBatches in_order(std::int64_t images, std::int64_t each) {
-    std::vector<std::int64_t> order(static_cast<std::size_t>(images));
-    std::iota(order.begin(), order.end(), std::int64_t{0});
-    return {std::move(order), (images + each - 1) / each, each};
-  }
-  /// Random companions, the same in every evaluation: neighbours may be frames of one film, and
-  /// images at equal distances of one class. No batch has fewer than `least`, unless all are fewer.
-  static EvalBatches shuffled(std::int64_t images, std::int64_t least) {
-    std::vector<std::int64_t> order;
-    epoch_order(images, true, 0, 0, order);
-    return {std::move(order), std::max<std::int64_t>(1, images / least), 0};
-  }
-
-  std::int64_t count() const { return batches_; }
-  std::vector<std::int64_t> images_of(std::int64_t batch) const {
-    const auto images = static_cast<std::int64_t>(order_.size());
-    const bool whole = each_ > 0;
-    const auto edge = [&](std::int64_t b) {
-      return whole ? std::min(images, b * each_) : b * images / batches_;
-    };
-    return {order_.begin() + edge(batch), order_.begin() + edge(batch + 1)};
-  }
-
- private:
-  EvalBatches(std::vector<std::int64_t> order, std::int64_t batches, std::int64_t each)
-      : order_(std::move(order)), batches_(batches), each_(each) {}
-
-  std::vector<std::int64_t> order_;
-  std::int64_t batches_;
-  std::int64_t each_;  // but for the last; 0: as equal as they can be
-};
 
 EvalNormalizer normalizer_of(EvalStats stats) {
   if (stats == EvalStats::kOwn) return EvalNormalizer::kOwn;

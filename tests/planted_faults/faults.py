@@ -763,6 +763,8 @@ FAULTS = [
     Fault("diagnosis: running statistics of slices are not given to the network", "settle",
           without("write_running_statistics(replicas, statistics);"), "a diagnosis: all images at a time*",
           test="test_train"),
+    Fault("evaluation by batch statistics: neighbours in the split share them", "shuffled", replaced("images, true,", "images, false,"),
+          "eval_stats batch: companions are random*", test="test_train"),
     Fault("evaluation by batch statistics: a batch with fewer images than asked for", "shuffled",
           replaced("images / least", "(images + least - 1) / least"), "eval_stats batch: all images together*",
           test="test_train"),
@@ -807,6 +809,9 @@ FAULTS = [
     Fault("verdict: pretrained weights are normalised by image", "judged",
           replaced("origin != WeightsOrigin::kPretrained && between", "between"), "the rule: where images differ much*",
           test="test_train"),
+
+    Fault("verdict: images that differ in contrast are synchronized", "judged_alone", replaced("apart >= kApart", "apart >= 100"),
+          "the rule: one image alone*", test="test_train"),
 
     # --- predictions
     Fault("test-time augmentation: mirrored probabilities are not mirrored back", "add_probabilities",

@@ -47,8 +47,8 @@ def test_images_that_are_alike_need_nothing_and_those_with_means_of_their_own_do
                 ).verdict(4) == "not needed"
 
 
-def layer(missed, bimodality=0.4, values=100):
-    return LayerNoise(layer="bn", values=values, ratio=0.0, missed=missed, log_var_ratio=0.0, mean_shift=0.0,
+def layer(missed, bimodality=0.4, values=100, factor=2.2):
+    return LayerNoise(layer="bn", values=values, ratio=0.0, missed=missed, log_var_ratio=math.log(factor), mean_shift=0.0,
                       bimodality=bimodality)
 
 
@@ -71,6 +71,13 @@ def test_the_rule(together, missed, weights, losses, verdict, reason):
     found = judge(together, [layer(missed / 2), layer(missed), layer(0)], 8, *losses, weights,
                   losses[1] if weights == "trained" else float("nan"))
     assert found[0] == verdict and reason in found[1], found
+
+
+@pytest.mark.parametrize("factor, verdict", [(1.99, "synchronize"), (2.01, "cannot tell"), (2.49, "cannot tell"), (2.51, "by image")])
+def test_the_rule_of_one_image_alone(factor, verdict):
+    found = judge(1, [layer(0.1, factor=factor - 0.1), layer(0.2, factor=factor ** 2 / (factor - 0.1))], 8)
+    assert found[0] == verdict and f"by a factor of {factor:.1f}, the mean of all layers" in found[1]
+    assert judge(1, [layer(0.1, factor=factor)], 8, weights="pretrained")[0] == "synchronize"
 
 
 def test_images_that_fall_into_kinds_are_said_to():

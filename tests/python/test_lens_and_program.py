@@ -105,7 +105,7 @@ def without_column(text, name):
     return lines
 
 
-@pytest.mark.parametrize("name", ["MISSED", "UNFIT", "MIXTURE", "KINDS"])
+@pytest.mark.parametrize("name", ["MISSED", "UNFIT", "MIXTURE", "ALIKE", "APART", "KINDS"])
 def test_a_threshold_is_the_program_s(name):
     from lockstep.torch import noise
     source = (ROOT / "src/train/diagnosis/diagnosis.h").read_text()

@@ -62,13 +62,19 @@ namespace {
 
 ImagesDiagnosis judged(std::int64_t together, double missed, std::int64_t global_batch,
                        double running_loss = 1, WeightsOrigin origin = WeightsOrigin::kInitial,
-                       double bimodality = 0.5) {
-  ImagesDiagnosis images{
-      .together = together,
-      .layers = {{.layer = "a", .values = 900, .missed = missed / 2},
-                 {.layer = "b", .values = 400, .missed = missed, .bimodality = bimodality}},
-      .loss = 1,
-      .running_loss = running_loss};
+                       double bimodality = 0.5, double factor = 2.2) {
+  ImagesDiagnosis images{.together = together,
+                         .layers = {{.layer = "a",
+                                     .values = 900,
+                                     .missed = missed / 2,
+                                     .log_var_ratio = std::log(factor) - 0.1},
+                                    {.layer = "b",
+                                     .values = 400,
+                                     .missed = missed,
+                                     .log_var_ratio = std::log(factor) + 0.1,
+                                     .bimodality = bimodality}},
+                         .loss = 1,
+                         .running_loss = running_loss};
   if (origin == WeightsOrigin::kTrained) images.stored_loss = running_loss;
   judge(images, global_batch, origin);
   return images;
@@ -99,6 +105,26 @@ TEST_CASE("the rule: where images differ much they are normalised one by one, ho
         std::string::npos);
   CHECK(judged(1, 0.1, 8, 1.5, WeightsOrigin::kTrained).verdict == SyncVerdict::kCannotTell);
   CHECK(judged(2, 0.1, 8, 1.6, WeightsOrigin::kTrained).verdict == SyncVerdict::kSynchronize);
+}
+
+TEST_CASE("the rule: one image alone, by how far images' variances are apart") {
+  const auto alone = [](double factor, WeightsOrigin origin = WeightsOrigin::kInitial) {
+    return judged(1, 0.1, 8, 1, origin, 0.5, factor);
+  };
+  CHECK(alone(1.99).verdict == SyncVerdict::kSynchronize);
+  CHECK(alone(2.01).verdict == SyncVerdict::kCannotTell);
+  CHECK(alone(2.49).verdict == SyncVerdict::kCannotTell);
+  CHECK(alone(2.51).verdict == SyncVerdict::kByImage);
+  CHECK(alone(3).reason.starts_with("an image's variance is off that of all by a factor of 3.0"));
+  CHECK(alone(1.2).reason.find("10.0 % of the variance at b, which") != std::string::npos);
+  CHECK(alone(3, WeightsOrigin::kPretrained).verdict == SyncVerdict::kSynchronize);
+  CHECK(judged(2, 0.1, 8, 1, WeightsOrigin::kInitial, 0.5, 3).verdict == SyncVerdict::kCannotTell);
+  CHECK(judged(1, 0.06, 8, 1, WeightsOrigin::kInitial, 0.5, 3).verdict == SyncVerdict::kNotNeeded);
+  // A layer with one value per image has no variance of an image.
+  ImagesDiagnosis pooled = alone(3);
+  pooled.layers.push_back({.layer = "pool", .values = 1, .missed = 0.1});
+  judge(pooled, 8);
+  CHECK(pooled.verdict == SyncVerdict::kByImage);
 }
 
 TEST_CASE("bimodality: of two heaps 1, of equal steps that of a uniform distribution") {

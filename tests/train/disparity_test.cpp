@@ -5,8 +5,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <set>
+
 #include "lockstep/core/check.h"
 #include "support/check_contains.h"
+#include "train/eval_batches.h"
 #include "train/evaluator.h"
 #include "train/runs.h"
 
@@ -112,6 +116,29 @@ TEST_CASE("norms without running statistics have no disparity") {
     CHECK(summary.other_stats.empty());
     CHECK_FALSE(compare_statistics({&summary, 1}));
   }
+}
+
+TEST_CASE("eval_stats batch: companions are random, and the same in every evaluation") {
+  constexpr std::int64_t kImages = 320, kTogether = 32,
+                         kClasses = 10;  // whose classes come in turn
+  const EvalBatches batches = EvalBatches::shuffled(kImages, kTogether);
+  const EvalBatches again = EvalBatches::shuffled(kImages, kTogether);
+  REQUIRE(batches.count() == kImages / kTogether);
+  std::set<std::int64_t> all;
+  for (std::int64_t b = 0; b < batches.count(); ++b) {
+    const std::vector<std::int64_t> images = batches.images_of(b);
+    CHECK(images == again.images_of(b));
+    std::set<std::int64_t> classes;
+    int neighbours = 0;
+    for (const std::int64_t image : images) {
+      all.insert(image);
+      classes.insert(image % kClasses);
+      neighbours += static_cast<int>(std::ranges::count(images, image + 1));
+    }
+    CHECK(classes.size() >= 7);                           // every tenth image: 1
+    CHECK(neighbours < static_cast<int>(kTogether) / 2);  // in the split's order: 31
+  }
+  CHECK(all.size() == kImages);
 }
 
 TEST_CASE("eval_stats batch: a run's checkpoint gives what training said, on any devices") {

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..table import Array
 
-# These are the program's (kMissed, kUnfit, kMixture, kKinds). tests/python compares them.
+# These are the program's (kMissed, kUnfit, kMixture, kAlike, kApart, kKinds). tests/python compares them.
 
 # The share of the variance that statistics may miss before it can matter: their mean is then off by a quarter of a standard
 # deviation.
@@ -21,6 +21,11 @@ UNFIT = 1.5
 
 # From this share of a layer's variance between images on, statistics of many fit none of them.
 MIXTURE = 0.5
+
+# By what factor an image's variance is off that of all, with one image on a device: up to ALIKE statistics of many fit the
+# images, from APART on they do not.
+ALIKE = 2.0
+APART = 2.5
 
 # From this bimodality on images are said to fall into kinds.
 KINDS = 0.7
@@ -132,7 +137,8 @@ def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], 
       normalise by image. Weights that were pretrained by another norm are left out.
     - Statistics that miss less than MISSED in every layer are good enough.
     - Where those of one image miss more, an evaluation by running ones does not see what training saw. With pretrained weights:
-      synchronize. With others nobody can tell whether to do that or to normalise by image.
+      synchronize. With others synchronize where images are ALIKE, and normalise by image where they are APART; between them
+      nobody can tell.
     - Those of several images depend on chance neighbours. That is noise, which harms or regularises. Nobody can tell which,
       unless evaluation is already worse than training by UNFIT.
     """
@@ -159,9 +165,21 @@ def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], 
     if together == 1 and weights == "pretrained":
         return "synchronize", f"it misses {missed}, which an evaluation by running statistics has"
     if together == 1:
-        return "cannot tell", (f"it misses {missed}, which an evaluation by running statistics has: synchronize or normalise by "
-                               f"image; compare both")
+        return _alone(layers, missed)
     if unfit:
         return "synchronize", (f"they miss {missed}, and the running statistics do not fit the weights: loss {running_loss:.2f} "
                                f"in evaluation, {loss:.2f} in training")
     return "cannot tell", f"they miss {missed}: noise, which may harm or regularise"
+
+
+def _alone(layers: List[LayerNoise], missed: str) -> Tuple[str, str]:
+    """The verdict of one image per device whose statistics miss much, with weights that are not pretrained."""
+    apart = float(np.exp(np.mean([layer.log_var_ratio for layer in layers if layer.values > 1])))
+    factor = f"an image's variance is off that of all by a factor of {apart:.1f}, the mean of all layers"
+    seen = f"it misses {missed}, which an evaluation by running statistics has; {factor}"
+    if apart >= APART:
+        return "by image", (f"{factor}: light or contrast differ from image to image; compare instance, and local evaluated by own "
+                            f"statistics, with sync")
+    if apart <= ALIKE:
+        return "synchronize", f"{seen}: images are alike, and statistics of many fit them"
+    return "cannot tell", f"{seen}: synchronize or normalise by image; compare both"

@@ -109,8 +109,14 @@ inline constexpr double kUnfit = 1.5;
 
 /// From this share of a layer's variance between images on, statistics of many fit none of them:
 /// more lies between images than within them. Below it sets with 10 and 36 % were better normalised
-/// by image, and one with 32 % by common statistics: it decides nothing there.
+/// by image, and some with 11 to 32 % by common statistics: it decides nothing there.
 inline constexpr double kMixture = 1.0 / 2;
+
+/// By what factor an image's variance is off that of all images, where only one image is on a
+/// device: up to kAlike statistics of many fit the images, from kApart on they do not. Chosen with
+/// eight sets in view (docs/do/diagnose.md).
+inline constexpr double kAlike = 2.0;
+inline constexpr double kApart = 2.5;
 
 /// From this bimodality on images are said to fall into kinds.
 inline constexpr double kKinds = 0.7;
@@ -120,11 +126,11 @@ inline constexpr double kKinds = 0.7;
 /// evaluated by these. Where kMixture of the variance lies between images, normalise by image,
 /// however many there are on a device, unless the weights are pretrained by another norm.
 /// Statistics that miss less than kMissed in every layer are good enough. Where those of one image
-/// miss more, an evaluation by running ones does not see what training saw; whether to synchronize
-/// or to normalise by image nobody can tell, but with pretrained weights: synchronize. Those of
-/// several images depend on chance neighbours: noise, which harms or regularises, and nobody can
-/// tell which, unless evaluation is already worse than training by kUnfit. `global_batch`: 0:
-/// unknown.
+/// miss more, an evaluation by running ones does not see what training saw: synchronize, if the
+/// weights are pretrained or images are kAlike, and normalise by image where they are kApart;
+/// between them nobody can tell. Those of several images depend on chance neighbours: noise, which
+/// harms or regularises, and nobody can tell which, unless evaluation is already worse than
+/// training by kUnfit. `global_batch`: 0: unknown.
 void judge(ImagesDiagnosis& images, std::int64_t global_batch,
            WeightsOrigin origin = WeightsOrigin::kInitial);
 

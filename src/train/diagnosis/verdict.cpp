@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 #include "train/diagnosis/diagnosis.h"
@@ -37,6 +38,44 @@ std::string describe_mixture(const LayerNoise& layer, double share) {
   return text;
 }
 
+/// By what factor an image's variance is off that of all images: the geometric mean over channels,
+/// images and the layers that most_mixed() takes.
+double variance_apart(const ImagesDiagnosis& images) {
+  double sum = 0;
+  int layers = 0;
+  for (const LayerNoise& layer : images.layers) {
+    if (layer.values <= images.together) continue;
+    sum += layer.log_var_ratio;
+    ++layers;
+  }
+  return layers == 0 ? 1 : std::exp(sum / layers);
+}
+
+/// Of one image per device, whose statistics miss much, with weights that are not pretrained.
+Judgement judged_alone(const ImagesDiagnosis& images, const std::string& missed) {
+  const double apart = variance_apart(images);
+  const std::string factor = fmt::format(
+      "an image's variance is off that of all by a factor of {:.1f}, the mean of all layers",
+      apart);
+  if (apart >= kApart) {
+    return {SyncVerdict::kByImage,
+            factor +
+                ": light or contrast differ from image to image; compare instance, and local "
+                "evaluated by own statistics, with sync"};
+  }
+  if (apart <= kAlike) {
+    return {SyncVerdict::kSynchronize,
+            fmt::format("it misses {}, which an evaluation by running statistics has; {}: images "
+                        "are alike, and statistics of many fit them",
+                        missed, factor)};
+  }
+  return {
+      SyncVerdict::kCannotTell,
+      fmt::format("it misses {}, which an evaluation by running statistics has; {}: synchronize "
+                  "or normalise by image; compare both",
+                  missed, factor)};
+}
+
 Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch, WeightsOrigin origin) {
   if (images.impossible) {
     return {SyncVerdict::kSynchronize,
@@ -71,13 +110,7 @@ Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch, Weigh
     return {SyncVerdict::kSynchronize,
             fmt::format("it misses {}, which an evaluation by running statistics has", missed)};
   }
-  if (images.together == 1) {
-    return {
-        SyncVerdict::kCannotTell,
-        fmt::format("it misses {}, which an evaluation by running statistics has: synchronize or "
-                    "normalise by image; compare both",
-                    missed)};
-  }
+  if (images.together == 1) return judged_alone(images, missed);
   if (is_unfit(images)) {
     return {SyncVerdict::kSynchronize,
             fmt::format("they miss {}, and the running statistics do not fit the weights: loss "
