@@ -3,19 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <functional>
-#include <map>
-#include <sstream>
 #include <string_view>
 
-#include "app/command.h"
+#include "app/command_line.h"
 #include "app/completion.h"
-#include "app/first_screen.h"
 #include "app/terminal.h"
 #include "config/suggest.h"
 #include "core/memory.h"
@@ -25,45 +21,37 @@
 namespace lockstep {
 namespace {
 
-std::vector<std::string> option_names(const CLI::App& command) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-  }
-  return names;
-}
-
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
   const auto nearest = nearest_word(word, known);
   return nearest ? fmt::format("; did you mean `{}`?", *nearest) : "";
 }
 
-// CLI11 only says that a subcommand is required, so the word is looked at before it parses.
-void check_subcommand(const CLI::App& app, const std::string& word) {
+// The parser only says that a subcommand is required, so the word is looked at before it parses.
+void check_subcommand(const CommandLine& line, const std::string& word) {
+  if (word.starts_with("-") || line.find(word) != nullptr) return;
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) {
-    names.push_back(command->get_name());
-  }
-  const std::string list = fmt::format("{}", fmt::join(names, ", "));
-  if (word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
+  for (const DeclaredCommand& declared : line.commands()) names.push_back(declared.command.name);
   const std::string hint = did_you_mean(word, names);
-  throw ConfigError(fmt::format("unknown subcommand `{}`{}", word,
-                                hint.empty() ? "; expected one of " + list : hint));
+  throw ConfigError(fmt::format(
+      "unknown subcommand `{}`{}", word,
+      hint.empty() ? fmt::format("; expected one of {}", fmt::join(names, ", ")) : hint));
 }
 
 // The options of a subcommand are checked here, for the same reason.
-void check_leftovers(const CLI::App& command) {
+void check_leftovers(const DeclaredCommand& chosen) {
   bool marked = false;  // by "--": what follows are arguments
-  for (const std::string& word : command.remaining()) {
+  for (const std::string& word : chosen.options->leftovers()) {
     if (!marked && word == "--") {
       marked = true;
       continue;
     }
     const bool option = !marked && word.starts_with("-");
-    throw ConfigError(fmt::format(
-        "{}: unexpected {} `{}`{}", command.get_name(), option ? "option" : "argument", word,
-        option ? did_you_mean(word.substr(0, word.find('=')), option_names(command)) : ""));
+    std::vector<std::string> known;
+    for (const OptionShape& shape : chosen.options->shapes())
+      if (!shape.positional) known.insert(known.end(), shape.names.begin(), shape.names.end());
+    throw ConfigError(
+        fmt::format("{}: unexpected {} `{}`{}", chosen.command.name, option ? "option" : "argument",
+                    word, option ? did_you_mean(word.substr(0, word.find('=')), known) : ""));
   }
 }
 
@@ -75,18 +63,6 @@ Table joined(const Table& own, const Table& builtin) {
   return all;
 }
 
-/// What the shells' scripts ask for; no subcommand of anyone else's.
-std::optional<int> run_hidden(const CLI::App& app, int argc, const char* const* argv,
-                              const Tables& tables) {
-  const std::string_view word = argc > 1 ? argv[1] : "";
-  if (word == "__complete") {
-    const std::vector<std::string> words(argv + 2, argv + argc);
-    fmt::print("{}", to_text(complete(app, words, tables)));
-    return kExitDone;
-  }
-  return std::nullopt;
-}
-
 /// `help COMMAND` is `COMMAND --help`.
 std::vector<const char*> without_help(int argc, const char* const* argv) {
   std::vector<const char*> words(argv, argv + argc);
@@ -95,30 +71,6 @@ std::vector<const char*> without_help(int argc, const char* const* argv) {
   words.resize(std::min<std::size_t>(words.size(), 2));
   words.push_back("--help");
   return words;
-}
-
-/// What the typed subcommand lacks; nothing where it is another mistake.
-std::optional<std::string> what_is_missing(std::span<const DeclaredCommand> commands,
-                                           std::span<const char* const> words) {
-  const std::vector<std::string> typed(words.begin() + 1, words.end());
-  for (const DeclaredCommand& command : commands) {
-    if (typed.empty() || command.command.name != typed.front()) continue;
-    const auto missing = command.options->missing();
-    if (missing) return describe_missing(command.command, *missing, typed);
-  }
-  return std::nullopt;
-}
-
-/// The subcommand that was typed.
-const DeclaredCommand& parse(CLI::App& app, std::span<const DeclaredCommand> commands, int argc,
-                             const char* const* argv) {
-  check_subcommand(app, argv[1]);
-  app.parse(argc, argv);
-  const auto chosen = std::ranges::find_if(
-      commands, [](const DeclaredCommand& command) { return command.parser->parsed(); });
-  if (chosen == commands.end()) throw ConfigError("expected a subcommand; --help says more");
-  check_leftovers(*chosen->parser);
-  return *chosen;
 }
 
 int run_alone(const DeclaredCommand& chosen) {
@@ -146,37 +98,26 @@ int run_in_world(const DeclaredCommand& chosen) {
 }
 
 int run_command(int argc, const char* const* argv, const Tables& tables) {
-  const std::vector<const char*> words = without_help(argc, argv);
-  CLI::App app(program().says, program().name);
-  app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
   CommonArguments common;
   common.program = argv[0];
   common.tables = &tables;
-  const auto commands = declare_commands(app, common);
-  if (const auto exit_code = run_hidden(app, argc, argv, tables)) return *exit_code;
+  CommandLine line(common);
+  if (argc > 1 && std::string_view(argv[1]) == "__complete") {  // the shells' scripts ask
+    const std::vector<std::string> words(argv + 2, argv + argc);
+    fmt::print("{}", to_text(complete(line, words, tables)));
+    return kExitDone;
+  }
   if (argc < 2) {
-    fmt::print("{}\n", app.help());
+    fmt::print("{}\n", line.help());
     throw ConfigError("expected a subcommand, for example lockstep quickstart");
   }
-  try {
-    const DeclaredCommand& chosen =
-        parse(app, commands, static_cast<int>(words.size()), words.data());
-    const ShownProgress shown;
-    if (!chosen.command.by_several_processes) return run_alone(chosen);
-    return run_in_world(chosen);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) {
-      const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-      if (const auto missing = what_is_missing(commands, words); lacks && missing) {
-        throw ConfigError(*missing);
-      }
-      throw ConfigError(error.what());
-    }
-    std::ostringstream text;  // --help, --version
-    const int exit_code = app.exit(error, text);
-    fmt::print("{}", text.str());
-    return exit_code;
-  }
+  const std::vector<const char*> words = without_help(argc, argv);
+  check_subcommand(line, words[1]);
+  const DeclaredCommand* const chosen = line.parse(words);
+  if (chosen == nullptr) return kExitDone;
+  check_leftovers(*chosen);
+  const ShownProgress shown;
+  return chosen->command.by_several_processes ? run_in_world(*chosen) : run_alone(*chosen);
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-
 // CMakeLists.txt names the commands, in the order of the help: COMMAND(train) COMMAND(eval) ...
 #define COMMAND(name) Command name##_command();
 namespace lockstep {
@@ -12,7 +10,6 @@ LOCKSTEP_COMMANDS
 #undef COMMAND
 
 namespace lockstep {
-namespace {
 
 std::vector<Command> all_commands() {
 #define COMMAND(name) name##_command(),
@@ -20,7 +17,6 @@ std::vector<Command> all_commands() {
 #undef COMMAND
 }
 
-/// What help says below the options.
 std::string footer_of(const Command& command) {
   std::string text;
   for (const HelpExample& example : command.examples) {
@@ -33,26 +29,6 @@ std::string footer_of(const Command& command) {
     text += fmt::format("{} {} {}", code == kExitDone ? "" : ",", code, says);
   return text + ".";
 }
-
-/// The parser's own message says nothing of an option that is there twice; Options::check does.
-void let_repeat(CLI::App& parser) {
-  for (CLI::Option* option : parser.get_options()) {
-    if (option->nonpositional() && option->get_items_expected_max() == 1) option->take_last();
-  }
-}
-
-DeclaredCommand declare(Command command, CLI::App& app, const CommonArguments& common) {
-  CLI::App& parser = *app.add_subcommand(command.name, command.says);
-  auto options = std::make_unique<Options>(parser);
-  options->set_common(common);
-  std::function<int()> run = command.declare(*options);
-  let_repeat(parser);
-  parser.allow_extras();
-  parser.footer(footer_of(command));
-  return {std::move(command), &parser, std::move(options), std::move(run)};
-}
-
-}  // namespace
 
 const Command& program() {
   static const Command program{
@@ -74,14 +50,16 @@ const Command& program() {
   return program;
 }
 
-std::vector<DeclaredCommand> declare_commands(CLI::App& app, const CommonArguments& common) {
-  std::vector<DeclaredCommand> declared;
-  for (Command& command : all_commands())
-    declared.push_back(declare(std::move(command), app, common));
-  // Behind a subcommand its name and no other's is one: `docs predict` is a page.
-  app.require_subcommand(0, 1);
-  app.footer(footer_of(program()));
-  return declared;
+std::vector<std::string> WindowArguments::overrides() const {
+  std::vector<std::string> keys;
+  const bool square = window.find(',') == std::string::npos;
+  if (!window.empty()) {
+    keys.push_back(square ? fmt::format("eval.window=[{0},{0}]", window)
+                          : fmt::format("eval.window=[{}]", window));
+  }
+  if (!overlap.empty()) keys.push_back("eval.overlap=" + overlap);
+  if (!blend.empty()) keys.push_back("eval.blend=" + blend);
+  return keys;
 }
 
 std::span<const ExitCode> exit_codes() {

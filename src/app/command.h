@@ -82,17 +82,20 @@ class CommandOption {
   std::vector<GoesWith>& goes_with_;
 };
 
-/// A positional that a command needs and was not given.
-struct MissingArgument {
-  std::string name;                // "TARGET"
-  std::string says;                // of the help
-  std::vector<std::string> kinds;  // CommandOption::takes: "RUN", "FILE", or words
+/// An option as it can be typed.
+struct OptionShape {
+  std::vector<std::string> names = {};  // "--output", "-o"; of a positional its one: "TARGET"
+  std::string says = {};
+  std::string takes = {};  // CommandOption::takes, else its name
+  bool positional = false;
+  bool takes_value = false, needs_value = false;  // neither: a flag
+  bool repeats = false;
 };
 
 /// The options of a subcommand, in the order of its help. Their values are filled in by parsing.
 class Options {
  public:
-  explicit Options(CLI::App& command) : command_(command) {}
+  Options(CLI::App& command, const CommonArguments& common) : command_(command), common_(common) {}
   Options(const Options&) = delete;
   Options& operator=(const Options&) = delete;
 
@@ -115,15 +118,18 @@ class Options {
   /// Called as soon as all values are there.
   void after_parsing(std::function<void()> check);
   bool given(const std::string& name) const;
-  /// The first that is required and not there. After parsing, also where that has failed.
-  std::optional<MissingArgument> missing() const;
+  std::vector<OptionShape> shapes() const;
+  /// The first positional that is required and not there. After parsing, also where that has
+  /// failed.
+  std::optional<OptionShape> missing() const;
+  /// Words that nothing takes. After parsing.
+  std::vector<std::string> leftovers() const;
 
   /// Throws ConfigError for what the parser lets pass: an option that is there twice, one that
   /// would be ignored, and an empty value, which an unset variable of a shell leaves: it is no
   /// default.
   void check() const;
   const CommonArguments& common() const { return common_; }
-  void set_common(const CommonArguments& common) { common_ = common; }
   void set_world(World& world) { common_.world = world; }
 
  private:
@@ -168,17 +174,10 @@ auto declares(void (*declare)(Options&, Arguments&), int (*run)(const Arguments&
 /// The program itself: what the commands are told beside, and its examples.
 const Command& program();
 
-/// A subcommand that can be parsed.
-struct DeclaredCommand {
-  Command command;
-  CLI::App* parser = nullptr;
-  std::unique_ptr<Options> options;
-  std::function<int()> run;
-};
-
-/// Declares every subcommand, in the order of the help. What `app` parses is filled into what is
-/// returned.
-std::vector<DeclaredCommand> declare_commands(CLI::App& app, const CommonArguments& common);
+/// Every subcommand, in the order of the help.
+std::vector<Command> all_commands();
+/// What the help of `command` says below the options.
+std::string footer_of(const Command& command);
 
 struct ExitCode {
   int code;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 
@@ -30,49 +29,47 @@ Words split(const std::string& text, char separator) {
 
 /// What precedes the current word.
 struct Typed {
-  const CLI::App* command = nullptr;
-  const CLI::Option* waiting = nullptr;  // an option whose value comes next
-  Words arguments;                       // values of positional options
+  const DeclaredCommand& command;
+  std::vector<OptionShape> options = command.options->shapes();
+  const OptionShape* waiting = nullptr;  // an option whose value comes next
+  Words arguments = {};                  // values of positional options
+
+  const OptionShape* find(const std::string& name) const {
+    for (const OptionShape& option : options) {
+      if (std::find(option.names.begin(), option.names.end(), name) != option.names.end()) {
+        return &option;
+      }
+    }
+    return nullptr;
+  }
+  void read(std::span<const std::string> words);
+  const OptionShape* next_argument() const;
 };
 
-const CLI::App* find_subcommand(const CLI::App& app, const std::string& name) {
-  for (const CLI::App* command : app.get_subcommands({})) {
-    if (command->get_name() == name) return command;
-  }
-  return nullptr;
-}
-
-Typed read_typed(const CLI::App& command, std::span<const std::string> words) {
-  Typed typed{&command, nullptr, {}};
+void Typed::read(std::span<const std::string> words) {
   for (const std::string& word : words) {
     const bool option = word.starts_with('-') && word.size() > 1;
-    const bool needed = typed.waiting != nullptr && typed.waiting->get_expected_min() > 0;
-    if (typed.waiting != nullptr && (needed || !option)) {
-      typed.waiting = nullptr;
+    if (waiting != nullptr && (waiting->needs_value || !option)) {
+      waiting = nullptr;
     } else if (option) {
-      const CLI::Option* found = command.get_option_no_throw(word);
-      typed.waiting = found != nullptr && found->get_type_size() != 0 ? found : nullptr;
+      const OptionShape* found = find(word);
+      waiting = found != nullptr && found->takes_value ? found : nullptr;
     } else {
-      typed.arguments.push_back(word);
+      arguments.push_back(word);
     }
   }
-  return typed;
-}
-
-bool may_repeat(const CLI::Option& option) {
-  return option.get_expected_max() >= CLI::detail::expected_max_vector_size;
 }
 
 /// The positional option that the next word is a value of, if there is one.
-const CLI::Option* next_argument(const Typed& typed) {
-  const CLI::Option* last = nullptr;
+const OptionShape* Typed::next_argument() const {
+  const OptionShape* last = nullptr;
   std::size_t taken = 0;
-  for (const CLI::Option* option : typed.command->get_options()) {
-    if (!option->get_positional()) continue;
-    if (taken++ == typed.arguments.size()) return option;
-    last = option;
+  for (const OptionShape& option : options) {
+    if (!option.positional) continue;
+    if (taken++ == arguments.size()) return &option;
+    last = &option;
   }
-  return last != nullptr && may_repeat(*last) ? last : nullptr;
+  return last != nullptr && last->repeats ? last : nullptr;
 }
 
 class Completer {
@@ -80,22 +77,22 @@ class Completer {
   Completer(std::string current, const Tables& tables)
       : current_(std::move(current)), tables_(tables) {}
 
-  void add_subcommands(const CLI::App& app) {
-    for (const CLI::App* command : app.get_subcommands({}))
-      add(command->get_name(), command->get_description());
+  void add_subcommands(const CommandLine& line) {
+    for (const DeclaredCommand& command : line.commands())
+      add(command.command.name, command.command.says);
   }
 
-  void add_options(const CLI::App& command) {
-    for (const CLI::Option* option : command.get_options()) {
-      for (const std::string& name : option->get_lnames())
-        add("--" + name, option->get_description());
+  void add_options(std::span<const OptionShape> options) {
+    for (const OptionShape& option : options) {
+      for (const std::string& name : option.names) {
+        if (name.starts_with("--")) add(name, option.says);
+      }
     }
   }
 
-  /// The values of `option`: what its type_name says (Option::takes).
-  void add_values(const CLI::Option& option, const Typed& typed) {
-    std::string type = option.get_type_name();
-    if (type.empty()) type = option.get_name(true, false);
+  /// The values of `option`: what it takes.
+  void add_values(const OptionShape& option, const Typed& typed) {
+    std::string type = option.takes;
     std::erase_if(type, [](char c) { return c == '[' || c == ']'; });
     const bool list = type.ends_with(",...");
     if (list) type.resize(type.size() - 4);
@@ -130,7 +127,7 @@ class Completer {
 
   /// `config` takes a layout with init only, and nothing with schema.
   static bool fits(const std::string& kind, const Typed& typed) {
-    if (typed.command->get_name() != "config" || typed.arguments.empty()) return true;
+    if (typed.command.command.name != "config" || typed.arguments.empty()) return true;
     const std::string& action = typed.arguments.front();
     return action != "schema" && (action == "init") == (kind == "LAYOUT");
   }
@@ -211,29 +208,32 @@ const char* shell_word(FileKind kind) {
 
 }  // namespace
 
-Completion complete(const CLI::App& app, std::span<const std::string> words, const Tables& tables) {
+Completion complete(const CommandLine& line, std::span<const std::string> words,
+                    const Tables& tables) {
   const std::string current = words.empty() ? "" : words.back();
   Completer completer(current, tables);
   if (words.size() < 2) {
-    current.starts_with('-') ? completer.add_options(app) : completer.add_subcommands(app);
+    current.starts_with('-') ? completer.add_options(line.options())
+                             : completer.add_subcommands(line);
     return completer.take();
   }
-  const CLI::App* command = find_subcommand(app, words.front());
+  const DeclaredCommand* command = line.find(words.front());
   if (command == nullptr) return {};
-  const Typed typed = read_typed(*command, words.subspan(1, words.size() - 2));
+  Typed typed{*command};
+  typed.read(words.subspan(1, words.size() - 2));
   if (typed.waiting != nullptr) {
     completer.add_values(*typed.waiting, typed);
   } else if (const std::size_t equals = current.find('=');
              current.starts_with("--") && equals != std::string::npos) {
-    const CLI::Option* option = command->get_option_no_throw(current.substr(0, equals));
+    const OptionShape* option = typed.find(current.substr(0, equals));
     if (option == nullptr) return {};
     Completer value(current.substr(equals + 1), tables);
     value.add_values(*option, typed);
     value.put_before(current.substr(0, equals + 1));
     return value.take();
   } else if (current.starts_with('-')) {
-    completer.add_options(*command);
-  } else if (const CLI::Option* argument = next_argument(typed)) {
+    completer.add_options(typed.options);
+  } else if (const OptionShape* argument = typed.next_argument()) {
     completer.add_values(*argument, typed);
   }
   return completer.take();

@@ -7,11 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
-
-namespace CLI {
-class App;
-}
+#include "app/command_line.h"
 
 namespace lockstep {
 
@@ -34,7 +30,8 @@ struct Completion {
 };
 
 /// Of the last of `words`, which may be empty; the program's name is not among them.
-Completion complete(const CLI::App& app, std::span<const std::string> words, const Tables& tables);
+Completion complete(const CommandLine& line, std::span<const std::string> words,
+                    const Tables& tables);
 
 /// For the scripts: none, folders, configs or files on the first line, then WORD<tab>SAYS.
 std::string to_text(const Completion& completion);

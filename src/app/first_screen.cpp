@@ -22,8 +22,8 @@ constexpr const char* kTraining =
     "`lockstep train data/configs/quickstart.toml -d cpu:4 -o runs/first`";
 constexpr std::size_t kShown = 6;
 
-bool has_kind(const MissingArgument& missing, const char* kind) {
-  return std::ranges::find(missing.kinds, kind) != missing.kinds.end();
+bool has_kind(const OptionShape& missing, std::string_view kind) {
+  return ("|" + missing.takes + "|").find(fmt::format("|{}|", kind)) != std::string::npos;
 }
 
 void add_configs_of(const fs::path& folder, Names& names) {
@@ -83,9 +83,10 @@ std::string example_of(const Command& command, std::span<const std::string> type
 
 }  // namespace
 
-std::string describe_missing(const Command& command, const MissingArgument& missing,
+std::string describe_missing(const Command& command, const OptionShape& missing,
                              std::span<const std::string> typed) {
-  std::string text = fmt::format("{}: expected {}: {}", command.name, missing.name, missing.says);
+  std::string text =
+      fmt::format("{}: expected {}: {}", command.name, missing.names.front(), missing.says);
   std::string example = example_of(command, typed);
   if (has_kind(missing, "RUN")) {
     const Names there = runs();

@@ -9,7 +9,7 @@
 namespace lockstep {
 
 /// Of a command that lacks a positional.
-std::string describe_missing(const Command& command, const MissingArgument& missing,
+std::string describe_missing(const Command& command, const OptionShape& missing,
                              std::span<const std::string> typed);
 
 }  // namespace lockstep

@@ -4,10 +4,8 @@
 
 #include <doctest/doctest.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "app/command.h"
 #include "app/process.h"
 #include "config/config.h"
 #include "lockstep/core/check.h"
@@ -28,9 +26,8 @@ struct Offered {
 };
 
 Offered complete(const Words& typed) {
-  CLI::App app;
-  const auto commands = declare_commands(app, {});
-  const Completion completion = lockstep::complete(app, typed, builtin_tables());
+  const CommandLine line({});
+  const Completion completion = lockstep::complete(line, typed, builtin_tables());
   Offered offered{completion.files, {}};
   for (const Candidate& candidate : completion.candidates) offered.words.push_back(candidate.word);
   return offered;

@@ -1,3 +1,5 @@
+#include "app/command_line.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -6,10 +8,11 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 #include <type_traits>
 
-#include "app/command.h"
 #include "app/files.h"
+#include "app/first_screen.h"
 #include "core/home_path.h"
 #include "lockstep/core/check.h"
 
@@ -18,6 +21,25 @@ namespace {
 
 bool takes_one(const CLI::Option& option) {
   return option.nonpositional() && option.get_items_expected_max() == 1;
+}
+
+OptionShape shape_of(const CLI::Option& option) {
+  OptionShape shape{.says = option.get_description(), .takes = option.get_type_name()};
+  shape.positional = option.get_positional();
+  if (shape.takes.empty()) shape.takes = option.get_name(true, false);
+  for (const std::string& name : option.get_lnames()) shape.names.push_back("--" + name);
+  for (const std::string& name : option.get_snames()) shape.names.push_back("-" + name);
+  if (shape.positional) shape.names = {option.get_name(true, false)};
+  shape.takes_value = option.get_type_size() != 0;
+  shape.needs_value = option.get_expected_min() > 0;
+  shape.repeats = option.get_expected_max() >= CLI::detail::expected_max_vector_size;
+  return shape;
+}
+
+std::vector<OptionShape> shapes_of(const CLI::App& parser) {
+  std::vector<OptionShape> shapes;
+  for (const CLI::Option* option : parser.get_options()) shapes.push_back(shape_of(*option));
+  return shapes;
 }
 
 /// `text` as a whole is a number.
@@ -173,32 +195,22 @@ void Options::add_windows(WindowArguments& windows) {
       .takes("crop|gaussian|flat");
 }
 
-std::vector<std::string> WindowArguments::overrides() const {
-  std::vector<std::string> keys;
-  const bool square = window.find(',') == std::string::npos;
-  if (!window.empty()) {
-    keys.push_back(square ? fmt::format("eval.window=[{0},{0}]", window)
-                          : fmt::format("eval.window=[{}]", window));
-  }
-  if (!overlap.empty()) keys.push_back("eval.overlap=" + overlap);
-  if (!blend.empty()) keys.push_back("eval.blend=" + blend);
-  return keys;
-}
-
 void Options::after_parsing(std::function<void()> check) { command_.callback(std::move(check)); }
 
 bool Options::given(const std::string& name) const { return command_.count(name) > 0; }
 
-std::optional<MissingArgument> Options::missing() const {
+std::vector<OptionShape> Options::shapes() const { return shapes_of(command_); }
+
+std::optional<OptionShape> Options::missing() const {
   for (const CLI::Option* option : std::as_const(command_).get_options()) {
-    if (!option->get_positional() || !option->get_required() || option->count() > 0) continue;
-    std::string type = option->get_type_name();
-    if (type.empty()) type = option->get_name(true, false);
-    return MissingArgument{option->get_name(true, false), option->get_description(),
-                           CLI::detail::split(type, '|')};
+    if (option->get_positional() && option->get_required() && option->count() == 0) {
+      return shape_of(*option);
+    }
   }
   return std::nullopt;
 }
+
+std::vector<std::string> Options::leftovers() const { return command_.remaining(); }
 
 void Options::check() const {
   check_values();
@@ -238,6 +250,65 @@ void Options::check_together() const {
     throw ConfigError(fmt::format("{} goes with {} {}, not with {} {}", option->get_name(), name,
                                   fmt::join(words, ", "), name, word));
   }
+}
+
+namespace {
+
+DeclaredCommand declare(Command command, CLI::App& app, const CommonArguments& common) {
+  CLI::App& parser = *app.add_subcommand(command.name, command.says);
+  auto options = std::make_unique<Options>(parser, common);
+  std::function<int()> run = command.declare(*options);
+  // The parser's own message says nothing of an option that is there twice; Options::check does.
+  for (CLI::Option* option : parser.get_options())
+    if (takes_one(*option)) option->take_last();
+  parser.allow_extras();
+  parser.footer(footer_of(command));
+  return {std::move(command), std::move(options), std::move(run)};
+}
+
+}  // namespace
+
+CommandLine::CommandLine(const CommonArguments& common)
+    : app_(std::make_unique<CLI::App>(program().says, program().name)) {
+  app_->set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
+  for (Command& command : all_commands())
+    commands_.push_back(declare(std::move(command), *app_, common));
+  // Behind a subcommand its name and no other's is one: `docs predict` is a page.
+  app_->require_subcommand(0, 1);
+  app_->footer(footer_of(program()));
+}
+
+CommandLine::~CommandLine() = default;
+
+const DeclaredCommand* CommandLine::find(const std::string& name) const {
+  const auto found = std::ranges::find(commands_, name,
+                                       [](const auto& declared) { return declared.command.name; });
+  return found == commands_.end() ? nullptr : &*found;
+}
+
+std::vector<OptionShape> CommandLine::options() const { return shapes_of(*app_); }
+
+std::string CommandLine::help() const { return app_->help(); }
+
+const DeclaredCommand* CommandLine::parse(std::span<const char* const> argv) {
+  const std::vector<std::string> typed(argv.begin() + 1, argv.end());
+  try {
+    app_->parse(static_cast<int>(argv.size()), argv.data());
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {  // --help, --version
+      std::ostringstream text;
+      app_->exit(error, text);
+      fmt::print("{}", text.str());
+      return nullptr;
+    }
+    const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+    const DeclaredCommand* const command = lacks ? find(typed.front()) : nullptr;
+    const auto missing = command != nullptr ? command->options->missing() : std::nullopt;
+    throw ConfigError(missing ? describe_missing(command->command, *missing, typed) : error.what());
+  }
+  const std::vector<CLI::App*> chosen = app_->get_subcommands();
+  if (chosen.empty()) throw ConfigError("expected a subcommand; --help says more");
+  return find(chosen.front()->get_name());
 }
 
 }  // namespace lockstep
