@@ -179,7 +179,7 @@ GradientCase norm_case(const std::string& name, const NormLayer& norm,
           .input = input,
           .describe = [](auto& net, auto* x, auto& layer) { return layer(net, x, "bn"); },
           .norm = norm,
-          .several = norm.options.mode == BatchNormMode::kSync};
+          .several = norm.options.statistics() == StatisticsOf::kDevices};
 }
 
 std::vector<GradientCase> norm_cases() {

@@ -58,7 +58,7 @@ DataParallelOptions small_training(const std::vector<Device>& devices, const Nor
   options.losses = {{"out", CrossEntropyLoss{.ignore_index = kIgnored}}};
   options.communicator.stall_timeout = std::chrono::seconds(20);
   options.backend = {.tf32 = false, .sums_by_image = true};
-  options.placement_invariant = norm.options.mode == BatchNormMode::kSync;
+  options.placement_invariant = norm.options.statistics() == StatisticsOf::kDevices;
   return options;
 }
 

@@ -8,8 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "lockstep/nn/norm_layer.h"
-
 namespace lockstep {
 namespace {
 
@@ -20,7 +18,7 @@ std::pair<std::size_t, int> place_of(const std::string& mode) {
   const int top = sync_top_of(mode);
   const auto names = names_of(BatchNormMode());
   const auto found = std::find_if(names.begin(), names.end(), [&](const auto& named) {
-    return top > 0 ? named.value == BatchNormMode::kSync : mode == named.name;
+    return named.name == (top > 0 ? std::string_view(kSyncMode) : mode);
   });
   return {static_cast<std::size_t>(found - names.begin()),
           top > 0 ? top : std::numeric_limits<int>::max()};
@@ -33,6 +31,13 @@ std::string sync_top_mode(int top) { return fmt::format("{}{}", kSyncTop, top); 
 int sync_top_of(std::string_view mode) {
   if (!mode.starts_with(kSyncTop)) return 0;
   return top_of(std::string(mode.substr(kSyncTop.find(':') + 1))).value_or(0);
+}
+
+std::optional<StatisticsOf> statistics_of(std::string_view mode) {
+  if (sync_top_of(mode) > 0) return StatisticsOf::kDevices;
+  for (const Named<BatchNormMode>& named : names_of(BatchNormMode()))
+    if (mode == named.name) return statistics_of(named.value);
+  return std::nullopt;
 }
 
 std::string Cell::line() const { return by.empty() ? mode : fmt::format("{} by {}", mode, by); }
@@ -53,14 +58,13 @@ bool are_of_curve(std::span<const TrainSummary> runs) {
 }
 
 Cell cell_of(const TrainSummary& run, bool curve) {
-  const auto is = [&](BatchNormMode mode) { return run.bn_mode == to_string(mode); };
   const std::int64_t images = run.images_per_device;
   const bool some_layers = run.sync_top > 0;
-  const bool sliced = images > 0 && is(BatchNormMode::kGhost);
+  const bool sliced = images > 0 && run.bn_mode == kGhostMode;
   const std::string mode = some_layers ? sync_top_mode(run.sync_top)
-                           : sliced    ? to_string(BatchNormMode::kLocal)
+                           : sliced    ? kLocalMode
                                        : run.bn_mode;
-  const bool of_devices = is(BatchNormMode::kLocal) || is(BatchNormMode::kRenorm) || some_layers;
+  const bool of_devices = statistics_of(run.bn_mode) == StatisticsOf::kDevice || some_layers;
   if (!curve || images > 0 || !of_devices) return {mode, images};
   return {mode, run.global_batch / std::max(1, run.device_count)};
 }

@@ -3,21 +3,31 @@
 // are evaluated by.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "lockstep/nn/norm_layer.h"
 #include "run/summary.h"
 
 namespace lockstep {
+
+/// Modes that have a part of their own in a comparison.
+inline constexpr const char* kLocalMode = to_string(BatchNormMode::kLocal);
+inline constexpr const char* kSyncMode = to_string(BatchNormMode::kSync);
+inline constexpr const char* kGhostMode = to_string(BatchNormMode::kGhost);
+inline constexpr const char* kRenormMode = to_string(BatchNormMode::kRenorm);
 
 /// "sync:top:3": synchronized at the three layers that a diagnosis ranks first, local at others.
 std::string sync_top_mode(int top);
 /// 3 of it; 0 where the text is no such mode.
 int sync_top_of(std::string_view mode);
+/// Nothing where the text is no mode.
+std::optional<StatisticsOf> statistics_of(std::string_view mode);
 
 struct Cell {
-  std::string mode;  // a BatchNormMode's name, or sync_top_mode
+  std::string mode;  // a norm's name, or sync_top_mode
   /// That share statistics, as if on a device of their own; 0: of no curve, or the mode does not
   /// ask how many there are.
   std::int64_t images = 0;
@@ -48,7 +58,7 @@ std::string line_of_label(std::string_view label);
 /// Cell::folder of a label, for names of files.
 std::string folder_of_label(std::string_view label);
 
-/// By modes in the order of BatchNormMode, fewer synchronized layers first, then by images.
+/// By modes in the order of norms, fewer synchronized layers first, then by images.
 bool comes_before(const Cell& a, const Cell& b);
 
 }  // namespace lockstep

@@ -298,11 +298,7 @@ void warn_of_missing_seeds(const std::vector<RunsOfMode>& groups,
 }  // namespace
 
 std::string Row::statistics() const {
-  const auto modes = names_of(BatchNormMode());
-  const bool of_one_image = std::any_of(modes.begin(), modes.end(), [&](const auto& named) {
-    return cell.mode == named.name && is_of_one_image(named.value);
-  });
-  if (of_one_image) return to_string(EvalStats::kOwn);
+  if (statistics_of(cell.mode) == StatisticsOf::kImage) return to_string(EvalStats::kOwn);
   return stats == EvalStats::kDevice0 ? "running" : to_string(stats);
 }
 

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <set>
 
-#include "lockstep/nn/norm_layer.h"
-
 namespace lockstep {
 namespace {
 
-CurveLine* find_line(std::vector<CurveLine>& lines, BatchNormMode mode,
-                     const std::string& by = {}) {
-  const std::string name = Cell{to_string(mode), 0, by}.line();
+CurveLine* find_line(std::vector<CurveLine>& lines, const char* mode, const std::string& by = {}) {
+  const std::string name = Cell{mode, 0, by}.line();
   const auto found = std::find_if(lines.begin(), lines.end(),
                                   [&](const CurveLine& line) { return line.mode == name; });
   return found == lines.end() ? nullptr : &*found;
@@ -52,8 +49,8 @@ void add_difference(const std::string& mode, const CurveLine& more, const CurveL
 /// With the whole batch on a device all that synchronize at all compute the same: one run speaks
 /// for them.
 void share_whole_batch(Curve& curve, const std::string& by) {
-  CurveLine* const local = find_line(curve.lines, BatchNormMode::kLocal, by);
-  const CurveLine* const sync = find_line(curve.lines, BatchNormMode::kSync, by);
+  CurveLine* const local = find_line(curve.lines, kLocalMode, by);
+  const CurveLine* const sync = find_line(curve.lines, kSyncMode, by);
   std::optional<std::size_t> whole;
   if (local != nullptr) whole = local->at(curve.batch);
   if (sync != nullptr) whole = sync->at(curve.batch);
@@ -80,16 +77,16 @@ void add_evaluations(Curve& curve) {
   for (const CurveLine& line : curve.lines) {
     if (line.by.empty()) add_evaluating(curve, line);
   }
-  const CurveLine* const own = find_line(curve.lines, BatchNormMode::kLocal, "own");
-  const CurveLine* const sync = find_line(curve.lines, BatchNormMode::kSync);
+  const CurveLine* const own = find_line(curve.lines, kLocalMode, "own");
+  const CurveLine* const sync = find_line(curve.lines, kSyncMode);
   if (own != nullptr && sync != nullptr) {
     add_difference(own->mode, *sync, *own, curve.beyond_own);
   }
 }
 
 void add_differences(Curve& curve) {
-  const CurveLine* const local = find_line(curve.lines, BatchNormMode::kLocal);
-  const CurveLine* const sync = find_line(curve.lines, BatchNormMode::kSync);
+  const CurveLine* const local = find_line(curve.lines, kLocalMode);
+  const CurveLine* const sync = find_line(curve.lines, kSyncMode);
   if (local != nullptr && sync != nullptr) {
     add_difference(local->mode, *sync, *local, curve.synchronizing);
   }

@@ -12,16 +12,14 @@
 namespace lockstep {
 namespace {
 
-bool is(const std::string& mode, BatchNormMode other) { return mode == to_string(other); }
-
-bool has(const std::vector<std::string>& modes, BatchNormMode mode) {
-  return std::find(modes.begin(), modes.end(), to_string(mode)) != modes.end();
+bool has(const std::vector<std::string>& modes, const char* mode) {
+  return std::find(modes.begin(), modes.end(), mode) != modes.end();
 }
 
 /// "bn.sync_layers=..." of a mode: those that it names, of mode `ghost` none, since slices stand
 /// for devices of mode `local`; nothing where the configuration's hold.
 std::vector<std::string> sync_layers_of(const CellRequest& request, const std::string& mode) {
-  if (is(mode, BatchNormMode::kGhost)) return {"bn.sync_layers=[]"};
+  if (mode == kGhostMode) return {"bn.sync_layers=[]"};
   const int top = sync_top_of(mode);
   if (top == 0) return {};
   const auto layers = first_layers(request.ranking, top, "--modes " + mode);
@@ -34,8 +32,8 @@ PlannedCell cell_of_mode(const CellRequest& request, const Config& config,
                          const std::string& mode) {
   PlannedCell planned{{mode}, sync_layers_of(request, mode)};
   const bool some_layers = sync_top_of(mode) > 0;
-  planned.overrides.push_back("bn.mode=" + (some_layers ? to_string(BatchNormMode::kSync) : mode));
-  if (!is(mode, BatchNormMode::kGhost)) return planned;
+  planned.overrides.push_back("bn.mode=" + (some_layers ? kSyncMode : mode));
+  if (mode != kGhostMode) return planned;
   planned.on_one_device = true;
   planned.overrides.push_back(fmt::format("batch.global={}", config.global_batch(request.devices)));
   if (request.devices > 1 && !overrides_key(request.overrides, "bn.virtual_devices")) {
@@ -47,8 +45,7 @@ PlannedCell cell_of_mode(const CellRequest& request, const Config& config,
 // --- a curve ---
 
 bool asks_for_images(const std::string& mode) {
-  return is(mode, BatchNormMode::kLocal) || is(mode, BatchNormMode::kRenorm) ||
-         sync_top_of(mode) > 0;
+  return statistics_of(mode) == StatisticsOf::kDevice || sync_top_of(mode) > 0;
 }
 
 void check_configuration(const CellRequest& request, const Config& config) {
@@ -59,10 +56,9 @@ void check_configuration(const CellRequest& request, const Config& config) {
                     "or bn.accumulated = \"exact\"",
                     config.batch.accumulate));
   }
-  const bool synchronizes =
-      std::any_of(request.modes.begin(), request.modes.end(), [](const std::string& mode) {
-        return is(mode, BatchNormMode::kSync) || sync_top_of(mode) > 0;
-      });
+  const bool synchronizes = std::any_of(
+      request.modes.begin(), request.modes.end(),
+      [](const std::string& mode) { return statistics_of(mode) == StatisticsOf::kDevices; });
   if (synchronizes && config.bn.sync_group > 0) {
     throw ConfigError(
         "--images-per-device: sync is of all images, but bn.sync_group makes groups of devices; "
@@ -76,7 +72,7 @@ void check_configuration(const CellRequest& request, const Config& config) {
 }
 
 void check_modes_of_curve(const CellRequest& request) {
-  if (has(request.modes, BatchNormMode::kGhost)) {
+  if (has(request.modes, kGhostMode)) {
     throw ConfigError(
         "with --images-per-device mode local has slices of a device, which is what ghost is; leave "
         "ghost out of --modes");
@@ -119,13 +115,12 @@ void check_images(const CellRequest& request, std::int64_t batch) {
 PlannedCell sliced_cell(const CellRequest& request, const std::string& mode, std::int64_t images,
                         std::int64_t slices) {
   PlannedCell planned{{mode, images}, {}};
-  if (is(mode, BatchNormMode::kRenorm)) {
+  if (mode == kRenormMode) {
     planned.overrides = {"bn.mode=" + mode, fmt::format("bn.renorm_slices={}", slices)};
     return planned;
   }
-  const std::string ghost = to_string(BatchNormMode::kGhost);
-  planned.overrides = sync_layers_of(request, sync_top_of(mode) > 0 ? mode : ghost);
-  planned.overrides.push_back("bn.mode=" + ghost);
+  planned.overrides = sync_layers_of(request, sync_top_of(mode) > 0 ? mode : kGhostMode);
+  planned.overrides.push_back(fmt::format("bn.mode={}", kGhostMode));
   planned.overrides.push_back(fmt::format("bn.virtual_devices={}", slices));
   return planned;
 }
@@ -133,9 +128,9 @@ PlannedCell sliced_cell(const CellRequest& request, const std::string& mode, std
 /// Whether the whole batch on one device is another mode's cell, which speaks for it: sync's, or
 /// without that local's (Curve).
 bool is_anothers(const CellRequest& request, const std::string& mode) {
-  const bool sync = has(request.modes, BatchNormMode::kSync);
-  if (is(mode, BatchNormMode::kLocal)) return sync;
-  return sync_top_of(mode) > 0 && (sync || has(request.modes, BatchNormMode::kLocal));
+  const bool sync = has(request.modes, kSyncMode);
+  if (mode == kLocalMode) return sync;
+  return sync_top_of(mode) > 0 && (sync || has(request.modes, kLocalMode));
 }
 
 std::vector<PlannedCell> cells_of_curve(const CellRequest& request, const Config& config) {

@@ -26,7 +26,7 @@ struct CellRequest {
   std::vector<std::string> ranking = {};
 };
 
-/// The modes in today's words. Throws ConfigError when one is named twice, or is no BatchNormMode
+/// The modes in today's words. Throws ConfigError when one is named twice, or is no norm's name
 /// with or without a number of layers.
 std::vector<std::string> check_modes(std::vector<std::string> modes);
 

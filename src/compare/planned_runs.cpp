@@ -27,8 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_ghost(const std::string& mode) { return mode == to_string(BatchNormMode::kGhost); }
-
 /// One device of the same kind, for mode ghost.
 std::string single_device(const Device& device) {
   return device.kind == DeviceKind::kCpu ? "cpu:1" : "cuda:" + std::to_string(device.ordinal);
@@ -56,7 +54,7 @@ NamedModes named_modes(const CompareRequest& request, const Config& config, int 
           "there is nothing to compare");
     }
     const ImagesDiagnosis& images = diagnosis.by_images.front();
-    Json modes{to_string(BatchNormMode::kLocal), to_string(BatchNormMode::kSync)};
+    Json modes{kLocalMode, kSyncMode};
     const bool by_image =
         images.verdict == SyncVerdict::kByImage || images.verdict == SyncVerdict::kCannotTell;
     if (by_image) modes.push_back(to_string(BatchNormMode::kInstance));
@@ -73,10 +71,9 @@ NamedModes named_modes(const CompareRequest& request, const Config& config, int 
 /// A configuration whose bn.sync_layers is "top:K" means sync:top:K by sync.
 std::vector<std::string> modes_of(const CompareRequest& request, const Config& config) {
   std::vector<std::string> modes = request.modes;
-  const std::string sync = to_string(BatchNormMode::kSync);
-  if (modes.empty()) modes = {to_string(BatchNormMode::kLocal), sync};
+  if (modes.empty()) modes = {kLocalMode, kSyncMode};
   if (const auto top = config.bn.sync_top()) {
-    std::replace(modes.begin(), modes.end(), sync, sync_top_mode(*top));
+    std::replace(modes.begin(), modes.end(), std::string(kSyncMode), sync_top_mode(*top));
   }
   return check_modes(std::move(modes));
 }
@@ -110,7 +107,7 @@ std::vector<std::string> run_overrides(const CompareRequest& request, const Plan
 /// The one that a comparison has begun under the mode's former name goes on.
 fs::path run_folder_of(const fs::path& comparison, const Cell& cell, int seed) {
   const fs::path former = comparison / fmt::format("virtual-s{}", seed);
-  if (is_ghost(cell.mode) && fs::exists(former)) return former;
+  if (cell.mode == kGhostMode && fs::exists(former)) return former;
   return comparison / fmt::format("{}-s{}", cell.folder(), seed);
 }
 
@@ -330,7 +327,7 @@ class Training {
 
   bool train(PlannedRun& run, const std::string& name, std::size_t index) {
     // Mode ghost takes one device, which process 0 has.
-    const bool together = !is_ghost(run.cell.mode);
+    const bool together = run.cell.mode != kGhostMode;
     if (together) run.request.world = world();
     run.request.stop = request_.stop;
     const auto begin = std::chrono::steady_clock::now();
@@ -410,7 +407,7 @@ std::vector<std::string> describe(const ComparisonPlan& plan, int seeds) {
     const PlannedRun& run = plan.runs[i];
     const int slices = run.request.config.bn.slices();
     lines.push_back(fmt::format("  {}: {}", run.cell.label(), run.placement));
-    if (is_ghost(run.cell.mode) || slices > 1)
+    if (run.cell.mode == kGhostMode || slices > 1)
       lines.back() += fmt::format(", {}", count_of(slices, "slice"));
     if (sync_top_of(run.cell.mode) > 0)
       lines.back() +=

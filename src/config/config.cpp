@@ -239,13 +239,13 @@ void ConfigReader::check_milestones() {
 
 void ConfigReader::check_norm() {
   const BatchNormConfig& bn = config_.bn;
-  const bool renorm = bn.mode == BatchNormMode::kRenorm;
+  const bool frozen = bn.statistics() == StatisticsOf::kNobody;
   const std::string key = bn.freeze_at ? "bn.freeze_at" : "bn.mode";
-  if (!bn.track_running_stats && (bn.freeze_at || renorm || bn.mode == BatchNormMode::kFrozen)) {
+  if (!bn.track_running_stats && (bn.freeze_at || bn.corrects() || frozen)) {
     error(key,
           fmt::format("{} needs running statistics, but bn.track_running_stats is false", key));
   }
-  if (config_.run.cuda_graph && (bn.freeze_at || renorm)) {
+  if (config_.run.cuda_graph && (bn.freeze_at || bn.corrects())) {
     error(key,
           fmt::format("{} changes a step on the way, but run.cuda_graph = true replays one step",
                       key));
@@ -371,9 +371,7 @@ void ConfigReader::warn_of_ignored_keys() {
          "model.aux_head = false");
   }
   warn(config_.run.precision != DType::kFloat16, "run.loss_scale", written("run.precision"));
-  const BatchNormMode mode = config_.bn.mode;
-  warn(mode != BatchNormMode::kSync && mode != BatchNormMode::kGhost, "bn.sync_layers",
-       written("bn.mode"));
+  warn(!config_.bn.takes_sync_layers(), "bn.sync_layers", written("bn.mode"));
   warn(config_.bn.eval_stats != EvalStats::kBatch && !config_.run.eval_disparity, "bn.eval_images",
        written("bn.eval_stats"));
   warn(!config_.bn.track_running_stats, "bn.eval_stats", "bn.track_running_stats = false");
@@ -487,12 +485,12 @@ std::int64_t Config::images_together(int devices) const {
   };
   const std::int64_t all = micro_batch(devices), own = cut(all, devices);
   if (bn.slices() > 1) return cut(own, bn.slices());
-  if (bn.mode != BatchNormMode::kSync || !bn.sync_layers.empty()) return own;
+  if (bn.statistics() != StatisticsOf::kDevices || !bn.sync_layers.empty()) return own;
   return bn.sync_group == 0 ? all : std::min(all, own * bn.sync_group);
 }
 
 WindowOptions Config::windows(EvalStats stats) const {
-  const bool by_image = is_of_one_image(bn.mode) || stats == EvalStats::kOwn;
+  const bool by_image = bn.statistics() == StatisticsOf::kImage || stats == EvalStats::kOwn;
   return {.window = eval.window.value_or(Size{}),
           .overlap = eval.overlap,
           .blend = eval.blend.value_or(by_image ? Blend::kGaussian : Blend::kCrop),

@@ -251,15 +251,17 @@ struct BatchNormConfig : BatchNormOptions {
   std::optional<int> sync_top() const {
     return sync_layers.size() == 1 ? top_of(sync_layers.front()) : std::nullopt;
   }
+  /// Whether statistics are of several images, and taken in training.
+  bool measures_batches() const {
+    return statistics() != StatisticsOf::kImage && statistics() != StatisticsOf::kNobody;
+  }
   /// Whether all devices have the same running statistics, or none, however many they are.
   bool shares_statistics() const {
-    return (mode == BatchNormMode::kSync && sync_group == 0 && sync_layers.empty()) ||
-           mode == BatchNormMode::kFrozen || is_of_one_image(mode);
+    const bool all = statistics() == StatisticsOf::kDevices && sync_group == 0;
+    return !measures_batches() || (all && sync_layers.empty());
   }
   /// Whether an evaluation normalises by other statistics than a training step does.
-  bool has_running_statistics() const {
-    return track_running_stats && mode != BatchNormMode::kFrozen && !is_of_one_image(mode);
-  }
+  bool has_running_statistics() const { return track_running_stats && measures_batches(); }
   /// The first of so many steps whose statistics are frozen; `steps` where none is.
   std::int64_t freeze_step(std::int64_t steps) const;
 
@@ -294,7 +296,7 @@ struct BatchNormConfig : BatchNormOptions {
     v("renorm_warmup", renorm_warmup_share,
       "renorm: share of the steps without a correction, which then grows",
       {.in = limits::kBelowOne,
-       .written = mode == BatchNormMode::kRenorm || renorm_warmup_share != 1.0 / 32,
+       .written = corrects() || renorm_warmup_share != 1.0 / 32,
        .after = "renorm_max_d"});
   }
 };

@@ -94,48 +94,6 @@ std::vector<spdlog::sink_ptr> sinks_for(const RunFolder& folder, Console console
   return sinks;
 }
 
-std::string describe_sync(const BatchNormConfig& bn, int devices) {
-  const int group = bn.sync_group > 0 ? bn.sync_group : devices;
-  const std::string which = bn.sync_layers.empty() ? ""
-                                                   : fmt::format(" at {}; other layers are local",
-                                                                 fmt::join(bn.sync_layers, ", "));
-  return fmt::format("sync: groups of {} of {} devices normalise their common batch{}", group,
-                     devices, which);
-}
-
-std::string describe_ghost(const BatchNormConfig& bn) {
-  const std::string but = bn.sync_layers.empty()
-                              ? ""
-                              : fmt::format("; synchronized: {}", fmt::join(bn.sync_layers, ", "));
-  return fmt::format("ghost: every device's part is cut into {} slices{}", bn.virtual_devices, but);
-}
-
-std::string describe_mode(const BatchNormConfig& bn, int devices) {
-  switch (bn.mode) {
-    case BatchNormMode::kLocal:
-      return "local: every device normalises its own part of the batch";
-    case BatchNormMode::kSync:
-      return describe_sync(bn, devices);
-    case BatchNormMode::kGhost:
-      return describe_ghost(bn);
-    case BatchNormMode::kGroup:
-      return fmt::format("group: every image by itself, in {} groups of channels", bn.groups);
-    case BatchNormMode::kInstance:
-      return "instance: every image and channel by itself";
-    case BatchNormMode::kLayer:
-      return "layer: every image by itself, all channels together";
-    case BatchNormMode::kFrozen:
-      return "frozen: running statistics as they were loaded";
-    case BatchNormMode::kRenorm:
-      return fmt::format("renorm: {}, corrected by at most r = {} and d = {}",
-                         bn.renorm_slices == 1
-                             ? "local"
-                             : fmt::format("{} slices of every device's part", bn.renorm_slices),
-                         bn.renorm_max_r, bn.renorm_max_d);
-  }
-  return to_string(bn.mode);
-}
-
 std::string convolutions_of(const RunDescription& run) {
   if (run.tf32) return " with TF32 convolutions (run.tf32 = false: exact fp32)";
   if (run.bf16_products.empty()) return "";
@@ -169,8 +127,9 @@ void RunLog::begin(const RunDescription& run) {
                    batch, run.size.height, run.size.width,
                    fmt::join(chunk_sizes(batch, run.device_count), " + "), run.device_count,
                    run.steps_per_epoch, run.max_iters));
-  info(fmt::format("batch_norm: {}; evaluation uses {}", describe_mode(config.bn, run.device_count),
-                   to_string(config.bn.eval_stats)));
+  const int group = config.bn.sync_group > 0 ? config.bn.sync_group : run.device_count;
+  info(fmt::format("batch_norm: {}; evaluation uses {}",
+                   config.bn.sentence(run.device_count, group), to_string(config.bn.eval_stats)));
   info(fmt::format("logs: {}", run.folder.root.string()));
   if (!run.resumed.empty()) {
     info(fmt::format("resumed {} at step {}", run.resumed.string(), run.step));

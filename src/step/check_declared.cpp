@@ -32,7 +32,7 @@ void check_sync_layers(const DataParallelOptions& options,
 std::vector<std::int64_t> images_of_statistics(const NormLayer& norm,
                                                const std::vector<std::int64_t>& shares) {
   std::vector<std::int64_t> images;
-  if (norm.options.mode == BatchNormMode::kSync) {
+  if (norm.options.statistics() == StatisticsOf::kDevices) {
     const auto ranks = static_cast<int>(shares.size());
     const RankPartition& groups = norm.options.process_groups;
     for (const std::vector<int>& group :
@@ -100,7 +100,7 @@ void check_norm_layers(const DataParallelOptions& options,
   for (const BatchNormLayer* layer : layers) {
     if (layer->config().norm.is_frozen()) continue;
     ++taking;
-    if (layer->config().norm.options.mode == BatchNormMode::kSync) ++synced;
+    if (layer->config().norm.options.statistics() == StatisticsOf::kDevices) ++synced;
   }
   if (taking == 0 || synced > 0) return;
   throw ConfigError(concat("synchronized BatchNorm is asked for, but none of the model's ", taking,

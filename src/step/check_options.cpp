@@ -60,7 +60,7 @@ std::string norm_obstacle(const Network& network) {
   for (const BatchNormLayer* layer : batch_norms_of(network)) {
     const NormLayer& norm = layer->config().norm;
     if (norm.is_frozen()) continue;
-    if (norm.options.mode != BatchNormMode::kSync) {
+    if (norm.options.statistics() != StatisticsOf::kDevices) {
       return concat("BatchNorm is not synchronized (", layer->name(), ")");
     }
     if (norm.options.process_groups.size() > 1) {

@@ -37,7 +37,7 @@ std::int64_t statistics_bytes(DataParallel& replicas) {
   for (int rank = 0; rank < replicas.size(); ++rank) {
     for (const BatchNormLayer* layer : batch_norms_of(replicas.replica(rank).network())) {
       const NormLayer& norm = layer->config().norm;
-      if (norm.options.mode != BatchNormMode::kSync) continue;
+      if (norm.options.statistics() != StatisticsOf::kDevices) continue;
       for (const StatSlot& slot : layer->local_moments())
         bytes += 2 * slot.parts * 2 * layer->output()->shape.channels() * 4;
     }

@@ -170,7 +170,7 @@ void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint,
   const std::string counts = concat("the checkpoint is of ", state.replicas.size(), " devices (",
                                     state.devices, "), this run has ", devices);
   if (!bn.shares_statistics() || state.replicas.empty()) {
-    const bool groups = bn.mode == BatchNormMode::kSync;
+    const bool groups = bn.statistics() == StatisticsOf::kDevices;
     throw ConfigError(concat(counts, ": with bn.mode = \"", to_string(bn.mode), "\" every ",
                              groups ? "sync group" : "device",
                              " has statistics of its own; use -d ", state.devices));

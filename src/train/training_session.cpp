@@ -223,7 +223,8 @@ void TrainingSession::read_data() {
 // quarter, sqrt(2 / 31), by chance alone.
 void TrainingSession::warn_of_few_values() {
   constexpr std::int64_t kFewValues = 32;
-  if (config.bn.mode != BatchNormMode::kLocal || layout.ranks() == 1) return;
+  const bool own = config.bn.statistics() == StatisticsOf::kDevice && !config.bn.corrects();
+  if (!own || layout.ranks() == 1) return;
   const std::vector<NormPlan> norms =
       plan_norms(config.bn, chunk_sizes(config.micro_batch(layout.ranks()), layout.ranks()),
                  replicas->replica(layout.first_rank()).network());

@@ -38,12 +38,16 @@ constexpr auto names_of(BatchNormMode) {
                                               {"frozen", BatchNormMode::kFrozen},
                                               {"renorm", BatchNormMode::kRenorm}});
 }
-/// Whether every image is normalised by itself, which is no BatchNorm: there are no running
-/// statistics, and evaluation is as training.
-constexpr bool is_of_one_image(BatchNormMode mode) {
-  return mode == BatchNormMode::kGroup || mode == BatchNormMode::kInstance ||
-         mode == BatchNormMode::kLayer;
-}
+
+/// Who shares statistics in training.
+enum class StatisticsOf : std::uint8_t {
+  kDevice,   // the samples of a shard
+  kDevices,  // the samples of all devices, or of a sync group
+  kSlice,    // the samples of a slice of a shard
+  kImage,    // the values of an image: no running statistics, and evaluation is as training
+  kNobody,   // running statistics are used, and nothing is measured
+};
+StatisticsOf statistics_of(BatchNormMode mode);
 
 constexpr auto names_of(EpsMode) {
   return std::to_array<Named<EpsMode>>({{"add", EpsMode::kAdd}, {"clamp", EpsMode::kClamp}});
@@ -77,10 +81,20 @@ struct BatchNormOptions {
     if (mode == BatchNormMode::kRenorm) return renorm_slices;
     return mode == BatchNormMode::kGhost ? virtual_devices : 1;
   }
+  StatisticsOf statistics() const { return statistics_of(mode); }
+  /// Whether it corrects what it normalised towards the running statistics.
+  bool corrects() const { return mode == BatchNormMode::kRenorm; }
+  /// Whether sync_layers can say which layers synchronize.
+  bool takes_sync_layers() const {
+    return mode == BatchNormMode::kSync || mode == BatchNormMode::kGhost;
+  }
   /// Whether a model may have layers that synchronize.
   bool synchronizes() const {
-    return mode == BatchNormMode::kSync || (mode == BatchNormMode::kGhost && !sync_layers.empty());
+    return mode == BatchNormMode::kSync || (takes_sync_layers() && !sync_layers.empty());
   }
+  /// Says what it does on so many devices, of which so many are a sync group:
+  /// "instance: every image and channel by itself".
+  std::string sentence(int devices, int group) const;
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
@@ -93,11 +107,10 @@ struct BatchNormOptions {
     v("groups", groups, "group: channel groups; they divide every layer's channels",
       {.in = {.lo = 1, .hi = 65536},
        .written = mode == BatchNormMode::kGroup || groups != defaults.groups});
-    const bool renorm = mode == BatchNormMode::kRenorm;
     v("renorm_max_r", renorm_max_r, "renorm: the most that the scale is corrected by",
-      {.in = {.lo = 1}, .written = renorm || renorm_max_r != defaults.renorm_max_r});
+      {.in = {.lo = 1}, .written = corrects() || renorm_max_r != defaults.renorm_max_r});
     v("renorm_max_d", renorm_max_d, "renorm: the most that the mean is corrected by",
-      {.in = limits::kNotNegative, .written = renorm || renorm_max_d != defaults.renorm_max_d});
+      {.in = limits::kNotNegative, .written = corrects() || renorm_max_d != defaults.renorm_max_d});
     v("renorm_slices", renorm_slices,
       "renorm: slices per device, each corrected towards running statistics of its own",
       {.in = {.lo = 1, .hi = 65536}, .written = renorm_slices != defaults.renorm_slices});
@@ -149,9 +162,7 @@ struct NormLayer {
   /// leaves out is local, and one in slices that they name is synchronized.
   NormLayer named(const std::string& name) const;
   /// Normalises by the running statistics in training, too, and leaves them alone; never exchanges.
-  bool is_frozen() const { return options.mode == BatchNormMode::kFrozen; }
-  /// Corrects what it normalised towards the running statistics.
-  bool corrects() const { return options.mode == BatchNormMode::kRenorm; }
+  bool is_frozen() const { return options.statistics() == StatisticsOf::kNobody; }
 
   BatchNormOptions options;
   /// Ranks of inputs that are taken: (N, C) is 2, (N, L, C) 3, (N, H, W, C) 4, (N, D, H, W, C) 5.

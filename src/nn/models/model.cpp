@@ -14,7 +14,7 @@ Model converted(Model model, const Convert& convert) {
   return [model = std::move(model), convert](NetworkBuilder& net, Value* input,
                                              const NormLayer& norm) {
     const NetworkBuilder::NormConversion scope(net, [&convert](NormLayer& layer, const Shape& x) {
-      const bool batch_norm = !is_of_one_image(layer.options.mode);
+      const bool batch_norm = layer.options.statistics() != StatisticsOf::kImage;
       if (batch_norm && !layer.is_frozen()) convert(layer.options, x);
     });
     return model(net, input, norm);

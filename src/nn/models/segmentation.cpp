@@ -91,8 +91,7 @@ struct Form {
 Model segmentation(const Form& form, const SegmentationOptions& options) {
   const ResNetOptions backbone = with_output_stride(options.backbone, options.output_stride);
   return [=](NetworkBuilder& net, Value* x, const NormLayer& norm) {
-    NormLayer backbone_norm = norm;
-    if (options.frozen_backbone) backbone_norm.options.mode = BatchNormMode::kFrozen;
+    const NormLayer backbone_norm = options.frozen_backbone ? FrozenBatchNorm(norm.options) : norm;
     const auto features = resnet_features(net, x, backbone_norm, backbone, form.backbone);
     const auto logits = [&](Head head, Value* of, const char* name) {
       return net.upsample_bilinear(head(net, of, norm, options, name), x, form.align_corners);

@@ -32,11 +32,11 @@ BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Val
       affine_(weight, bias),
       states_(std::move(states)),
       memory_(this->output()->shape, BatchSlices(std::max(1, config.norm.options.slices())),
-              config.norm.corrects()),
+              config.norm.options.corrects()),
       exchange_(this->name(), config.call_index, config.norm.options.process_groups) {
   LOCKSTEP_CHECK(!config.norm.is_frozen() || state() != nullptr, this->name(),
                  ": a frozen layer needs running statistics (track_running_stats = true)");
-  LOCKSTEP_CHECK(!config.norm.corrects() || state() != nullptr, this->name(),
+  LOCKSTEP_CHECK(!config.norm.options.corrects() || state() != nullptr, this->name(),
                  ": renorm corrects towards running statistics (track_running_stats = true)");
   LOCKSTEP_CHECK(config.norm.options.virtual_devices >= 1, this->name(),
                  ": virtual_devices must be at least 1, got ", config.norm.options.virtual_devices);
@@ -91,7 +91,7 @@ void BatchNormLayer::place(int index, const StepContext& context, NormSlice& sli
 }
 
 void BatchNormLayer::freeze() {
-  if (state() != nullptr) config_.norm.options.mode = BatchNormMode::kFrozen;
+  if (state() != nullptr) config_.norm = FrozenBatchNorm(options());
 }
 
 void BatchNormLayer::prepare(Backend& backend, bool training) {

@@ -66,7 +66,7 @@ class BatchNormLayer : public Layer {
   /// x.
   bool masks_by_output() const { return config_.relu && inputs().size() == 2; }
   bool uses_running_statistics(const StepContext& context) const;
-  bool synchronizes() const { return options().mode == BatchNormMode::kSync; }
+  bool synchronizes() const { return options().statistics() == StatisticsOf::kDevices; }
   /// Whose statistics a call normalises by, with this device's.
   Communicator& communicator(const StepContext& context) const;
   const BatchSlices& slices(const StepContext& context) const;

@@ -41,7 +41,7 @@ std::unique_ptr<Layer> make_batch_norm(const NormRequest& request, ParameterStor
   NormParts parts = parts_of(request, store);
   std::vector<BatchNormState*> states;
   if (request.norm.options.track_running_stats) {
-    const int slices = request.norm.corrects() ? request.norm.options.slices() : 1;
+    const int slices = request.norm.options.corrects() ? request.norm.options.slices() : 1;
     states = store.batch_norm_slices(request.name, request.x->shape.channels(), slices);
   }
   return std::make_unique<BatchNormLayer>(

@@ -23,7 +23,65 @@ BatchNormOptions with_mode(BatchNormOptions options, BatchNormMode mode) {
   return options;
 }
 
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+/// What a norm does, without its name.
+std::string work_of(const BatchNormOptions& norm, int devices, int group) {
+  const bool some = !norm.sync_layers.empty();
+  switch (norm.mode) {
+    case BatchNormMode::kLocal:
+      return "every device normalises its own part of the batch";
+    case BatchNormMode::kSync:
+      return concat("groups of ", group, " of ", devices, " devices normalise their common batch",
+                    some ? " at " + joined(norm.sync_layers) + "; other layers are local" : "");
+    case BatchNormMode::kGhost:
+      return concat("every device's part is cut into ", norm.virtual_devices, " slices",
+                    some ? "; synchronized: " + joined(norm.sync_layers) : "");
+    case BatchNormMode::kGroup:
+      return concat("every image by itself, in ", norm.groups, " groups of channels");
+    case BatchNormMode::kInstance:
+      return "every image and channel by itself";
+    case BatchNormMode::kLayer:
+      return "every image by itself, all channels together";
+    case BatchNormMode::kRenorm:
+      return concat(
+          norm.renorm_slices == 1 ? "local"
+                                  : concat(norm.renorm_slices, " slices of every device's part"),
+          ", corrected by at most r = ", norm.renorm_max_r, " and d = ", norm.renorm_max_d);
+    case BatchNormMode::kFrozen:
+      break;
+  }
+  return "running statistics as they were loaded";
+}
+
 }  // namespace
+
+StatisticsOf statistics_of(BatchNormMode mode) {
+  switch (mode) {
+    case BatchNormMode::kLocal:
+    case BatchNormMode::kRenorm:
+      return StatisticsOf::kDevice;
+    case BatchNormMode::kSync:
+      return StatisticsOf::kDevices;
+    case BatchNormMode::kGhost:
+      return StatisticsOf::kSlice;
+    case BatchNormMode::kGroup:
+    case BatchNormMode::kInstance:
+    case BatchNormMode::kLayer:
+      return StatisticsOf::kImage;
+    case BatchNormMode::kFrozen:
+      break;
+  }
+  return StatisticsOf::kNobody;
+}
+
+std::string BatchNormOptions::sentence(int devices, int group) const {
+  return concat(to_string(mode), ": ", work_of(*this, devices, group));
+}
 
 RenormLimits::RenormLimits(const BatchNormOptions& options, std::int64_t batches)
     : max_r(ramp(batches, options.renorm_warmup, 8 * options.renorm_warmup, 1,
