@@ -187,16 +187,6 @@ struct MemoryOptions {
   }
 };
 
-/// What BatchNorm takes its statistics of where a batch is cut into micro-batches.
-enum class Accumulated : std::uint8_t {
-  kMicroBatch,
-  kExact,  // all of them: MicroBatches::kTogether
-};
-constexpr auto names_of(Accumulated) {
-  return std::to_array<Named<Accumulated>>(
-      {{"micro_batch", Accumulated::kMicroBatch}, {"exact", Accumulated::kExact}});
-}
-
 /// Which statistics an evaluation normalises by. The first four are running ones.
 enum class EvalStats : std::uint8_t {
   kDevice0,  // device 0's, as DataParallel keeps them
@@ -236,7 +226,7 @@ struct BatchNormConfig : BatchNormOptions {
   int sync_group = 0;  // kSync: consecutive devices that share their statistics; 0: all
   /// What `momentum` is in the file; it has been converted when that is read.
   MomentumConvention momentum_convention = MomentumConvention::kTorch;
-  Accumulated accumulated = Accumulated::kMicroBatch;
+  MicroBatches accumulated = MicroBatches::kEvery;
   EvalStats eval_stats = EvalStats::kDevice0;
   /// kBatch: images that are normalised together; none: as many as in training.
   std::optional<std::int64_t> eval_images = {};
@@ -281,7 +271,7 @@ struct BatchNormConfig : BatchNormOptions {
     v("accumulated", accumulated,
       "statistics with batch.accumulate: micro_batch, or exact, of the whole batch: the results of "
       "accumulate = 1, bit for bit",
-      {.written = accumulated != Accumulated::kMicroBatch});
+      {.written = accumulated != MicroBatches::kEvery});
     v("eval_stats", eval_stats,
       "what evaluation normalises by: running statistics (device0; mean or pooled over devices; "
       "precise), batch, own (each image's)");
@@ -431,7 +421,9 @@ struct Config {
   /// Samples of a global batch on `devices` devices.
   std::int64_t global_batch(int devices) const;
   /// Of a batch, with statistics of their own.
-  int micro_batches() const { return bn.accumulated == Accumulated::kExact ? 1 : batch.accumulate; }
+  int micro_batches() const {
+    return bn.accumulated == MicroBatches::kTogether ? 1 : batch.accumulate;
+  }
   /// Of its largest micro-batch.
   std::int64_t micro_batch(int devices) const {
     return (global_batch(devices) + micro_batches() - 1) / micro_batches();

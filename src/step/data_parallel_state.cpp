@@ -133,7 +133,7 @@ OptimizerState DataParallel::optimizer_state() {
   }
   if (options.average_decay > 0) {
     state.slots[kAverageSlot].resize(elements);
-    if (options.averaged_statistics == AveragedStatistics::kAverage) {
+    if (options.averages_statistics) {
       state.slots[kAveragedStatisticsSlot].resize(
           static_cast<std::size_t>(store.statistics_elements()));
     }

@@ -48,9 +48,9 @@ WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare
   allocate_slots(size);
   const std::int64_t end = owned_begin(own.elements(), share.owner + 1, share.owners);
   average_.emplace(options.average_decay, own.values() + begin_, end - begin_, backend_);
-  const bool averages = options.averaged_statistics == AveragedStatistics::kAverage;
-  averaged_statistics_.emplace(averages && share.rank == 0 ? options.average_decay : 0,
-                               own.statistics(), own.statistics_elements(), backend_);
+  const bool averages = options.averages_statistics && share.rank == 0;
+  averaged_statistics_.emplace(averages ? options.average_decay : 0, own.statistics(),
+                               own.statistics_elements(), backend_);
 }
 
 void WeightUpdate::allocate_slots(std::int64_t elements) {

@@ -101,13 +101,9 @@ DataParallelOptions replica_options(const Config& config, const std::vector<Devi
   options.parameter_groups = config.parameter_groups();
   options.gradient_clipping = config.optim.clipping;
   options.average_decay = config.ema.decay;
-  if (config.ema.statistics == EmaStatistics::kAverage) {
-    options.averaged_statistics = AveragedStatistics::kAverage;
-  }
+  options.averages_statistics = config.ema.statistics == EmaStatistics::kAverage;
   options.accumulate = config.batch.accumulate;
-  if (config.bn.accumulated == Accumulated::kExact) {
-    options.accumulated_statistics = MicroBatches::kTogether;
-  }
+  options.accumulated_statistics = config.bn.accumulated;
   options.recompute = config.memory.recompute;
   options.offload = config.memory.offload;
   options.seed = config.run.seed;

@@ -289,7 +289,7 @@ TEST_CASE("the average of the running statistics follows rank 0's, and goes on w
   for (const BatchNormMode mode : {BatchNormMode::kLocal, BatchNormMode::kSync}) {
     DataParallelOptions options = toy_options(3, mode);
     options.average_decay = 0.75;
-    options.averaged_statistics = AveragedStatistics::kAverage;
+    options.averages_statistics = true;
     const auto run = make_toy(options), rest = make_toy(options), late = make_toy(options);
     const auto var_of = [](const TensorMap& tensors) {
       return floats_of(tensors, "encoder.1.0.bn.running_var");

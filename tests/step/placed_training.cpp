@@ -35,7 +35,7 @@ DataParallelOptions clipped_options(int ranks, const Optimizer& optimizer) {
   options.gradient_clipping = {.norm = 0.1F, .value = 0.01F};
   options.parameter_groups = {{.prefix = "stem", .frozen = true}};
   options.average_decay = 0.75;
-  options.averaged_statistics = AveragedStatistics::kAverage;
+  options.averages_statistics = true;
   return options;
 }
 

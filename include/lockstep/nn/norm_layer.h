@@ -49,6 +49,15 @@ enum class StatisticsOf : std::uint8_t {
 };
 StatisticsOf statistics_of(BatchNormMode mode);
 
+/// Which of a step's micro-batches feed the running statistics, each with statistics of its own; or
+/// all of them as one batch.
+enum class MicroBatches : std::uint8_t { kEvery, kFirst, kLast, kTogether };
+/// Those that a configuration can choose.
+constexpr auto names_of(MicroBatches) {
+  return std::to_array<Named<MicroBatches>>(
+      {{"micro_batch", MicroBatches::kEvery}, {"exact", MicroBatches::kTogether}});
+}
+
 constexpr auto names_of(EpsMode) {
   return std::to_array<Named<EpsMode>>({{"add", EpsMode::kAdd}, {"clamp", EpsMode::kClamp}});
 }

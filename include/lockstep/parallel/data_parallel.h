@@ -117,7 +117,7 @@ class DataParallel {
   /// Returns rank 0's parameters and running statistics under PyTorch's names.
   TensorMap state_dict();
   /// The same with the average of the weights in place of them, and of the running statistics where
-  /// DataParallelOptions::averaged_statistics says so. REQUIRES:
+  /// DataParallelOptions::averages_statistics says so. REQUIRES:
   /// DataParallelOptions::average_decay.
   TensorMap averaged_state_dict();
   /// Gives the tensors to all ranks. `strict`: throws DataError when anything is skipped, missing

@@ -51,16 +51,6 @@ struct LossScaleOptions {
   std::int64_t growth_interval = 2000;  // steps in a row that were not left out, to double it
 };
 
-/// Which of a step's micro-batches feed the running statistics, each with statistics of its own; or
-/// all of them as one batch.
-enum class MicroBatches : std::uint8_t { kEvery, kFirst, kLast, kTogether };
-
-/// What the running statistics of the average of the weights are.
-enum class AveragedStatistics : std::uint8_t {
-  kCopy,     // those of the weights
-  kAverage,  // averaged as the weights are: rank 0's, which are the model's
-};
-
 /// What a replica is made of, as a callback sees it.
 struct ReplicaContext {
   int rank = 0, size = 1;
@@ -106,7 +96,9 @@ struct DataParallelOptions {
   /// first one, of step 0. It is spread over the devices and saved as the optimizer's state is; a
   /// state without it makes it start over from the weights.
   double average_decay = 0;
-  AveragedStatistics averaged_statistics = AveragedStatistics::kCopy;
+  /// Whether the average has running statistics that are averaged as the weights are, rank 0's,
+  /// which are the model's; else it has those of the weights.
+  bool averages_statistics = false;
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
   /// With MicroBatches::kTogether they go through the layers between two BatchNorms one after
