@@ -77,7 +77,7 @@ class NcclSum final : public SumTransport {
 
 SumTransports make_nccl_sums(const RankLayout& layout, const Broadcast& broadcast) {
   const std::span<const Device> devices = layout.own_devices();
-  check_distinct_gpus(devices, "run.gradient_exchange = \"all_reduce\"", "\"owner\"");
+  check_distinct_gpus(devices, "gradient_exchange = \"all_reduce\"", "\"owner\"");
   const ncclUniqueId id = make_nccl_ids(1, layout.process == 0, broadcast).front();
   SumTransports all;
   for (std::size_t own = 0; own < devices.size(); ++own) {

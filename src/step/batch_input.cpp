@@ -48,7 +48,7 @@ void check_weights(const Batch& batch) {
   LOCKSTEP_CHECK(batch.sample_weights.size() == samples,
                  "the batch's sample_weights do not fit its count: expected ", samples, ", got ",
                  batch.sample_weights.size(),
-                 "; leave DataParallelOptions::sample_weights out if all weigh 1");
+                 "; leave the option sample_weights out if all weigh 1");
   for (const float weight : batch.sample_weights) {
     LOCKSTEP_CHECK(weight >= 0 && std::isfinite(weight),
                    "the weight of a sample must be a number of at least 0, is ", weight);
@@ -176,7 +176,7 @@ void BatchInput::check(const Batch& batch) const {
   }
   if (weights_.memory.data() != nullptr) return check_weights(batch);
   LOCKSTEP_CHECK(batch.sample_weights.empty(), "the batch has sample_weights, which count with ",
-                 "DataParallelOptions::sample_weights = true");
+                 "the option sample_weights = true");
 }
 
 double BatchInput::normalizer(std::size_t loss, std::span<const Batch> batches) {

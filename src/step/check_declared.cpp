@@ -22,7 +22,7 @@ void check_sync_layers(const DataParallelOptions& options,
     if (found) continue;
     std::string names;
     for (const BatchNormLayer* layer : layers) names += (names.empty() ? "" : ", ") + layer->name();
-    throw ConfigError(concat("BatchNormOptions::sync_layers: \"", pattern, "\" stands for no ",
+    throw ConfigError(concat("sync_layers: \"", pattern, "\" stands for no ",
                              "BatchNorm layer of the model, which has ", names));
   }
 }

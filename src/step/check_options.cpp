@@ -19,19 +19,17 @@ void require(bool holds, const Words&... words) {
 void check_losses(const DataParallelOptions& options) {
   const std::size_t count = options.losses.size();
   require(count >= 1 && count <= kMaxLosses, "expected 1 to ", kMaxLosses, " losses, got ", count,
-          "; DataParallelOptions::losses names the outputs that are trained");
+          "; losses names the outputs that are trained");
   for (const NamedLoss& loss : options.losses) loss.loss.check();
 }
 
 void check_precision(const DataParallelOptions& options) {
-  if (options.activations == DType::kFloat32) return;
+  if (options.precision == DType::kFloat32) return;
   for (const Device& device : options.devices) {
     if (device.kind != DeviceKind::kCpu) continue;
-    throw ConfigError(
-        concat("DataParallelOptions::activations = \"", to_string(options.activations),
-               "\" needs GPUs, but ", to_string(device),
-               " is asked for, and the CPU computes in fp32; use ",
-               "DataParallelOptions::activations = \"fp32\", or the devices cuda:all"));
+    throw ConfigError(concat("precision = \"", to_string(options.precision), "\" needs GPUs, but ",
+                             to_string(device), " is asked for, and the CPU computes in fp32; use ",
+                             "precision = \"fp32\", or the devices cuda:all"));
   }
 }
 
@@ -39,11 +37,9 @@ void check_offload(const DataParallelOptions& options) {
   if (!options.offload) return;
   for (const Device& device : options.devices) {
     if (device.kind != DeviceKind::kCpu) continue;
-    throw ConfigError(
-        concat("DataParallelOptions::offload = true needs GPUs, but ", to_string(device),
-               " is asked for, whose memory is the host's already; ",
-               "DataParallelOptions::recompute and DataParallelOptions::accumulate spare memory ",
-               "there"));
+    throw ConfigError(concat("offload = true needs GPUs, but ", to_string(device),
+                             " is asked for, whose memory is the host's already; ",
+                             "recompute and accumulate spare memory there"));
   }
 }
 
@@ -89,21 +85,18 @@ void check_gradient_hook(const DataParallelOptions& options) {
                                  [&](const Device& d) { return d.ordinal != first.ordinal; });
   if (!options.on_gradients || !apart) return;
   throw ConfigError(
-      "DataParallelOptions::on_gradients works on CPU devices and on replicas of one GPU in each "
-      "process, and these are several GPUs; use one, such as cuda:0x4, or give no hook");
+      "on_gradients works on CPU devices and on replicas of one GPU in each process, and these are "
+      "several GPUs; use one, such as cuda:0x4, or give no hook");
 }
 
 }  // namespace
 
 void check_options(const DataParallelOptions& options) {
-  require(options.model != nullptr, "DataParallelOptions::model is null; give a function that ",
-          "declares a network");
-  require(!options.devices.empty(), "DataParallelOptions::devices is empty; expected at least one ",
-          "device");
-  require(
-      options.input.rank() >= 2 && options.input.elements() > 0,
-      "DataParallelOptions::input: expected the shape of the largest global batch, [N, ..., C], ",
-      "got ", to_string(options.input));
+  require(options.model != nullptr, "model is null; give a function that declares a network");
+  require(!options.devices.empty(), "devices is empty; expected at least one device");
+  require(options.input.rank() >= 2 && options.input.elements() > 0,
+          "input: expected the shape of the largest global batch, [N, ..., C], got ",
+          to_string(options.input));
   require(options.accumulate >= 1 && options.accumulate <= options.input.batch(), "expected 1 to ",
           options.input.batch(), " micro-batches of a batch of ", options.input.batch(), ", got ",
           options.accumulate);
@@ -131,43 +124,36 @@ void check_recording(const DataParallelOptions& options, const GradientExchangeC
                      bool can_record) {
   if (options.communicator.world.get().size() > 1) {
     throw ConfigError(
-        "DataParallelOptions::cuda_graph = true replays steps without the host, but the hosts of "
-        "several processes "
+        "cuda_graph = true replays steps without the host, but the hosts of several processes "
         "exchange statistics and gradients in every step; set it to false, or use one process");
   }
   if (!can_record) {
     throw ConfigError(
-        "DataParallelOptions::cuda_graph = true needs replicas on GPUs and the transport 'event'; "
-        "set it to false");
+        "cuda_graph = true needs replicas on GPUs and the transport 'event'; set it to false");
   }
   if (exchange.kind == GradientExchangeKind::kAllReduce) {
     throw ConfigError(
-        concat("DataParallelOptions::cuda_graph = true needs GradientExchangeOptions::kind = "
-               "\"owner\"; it is \"all_reduce\" (",
+        concat("cuda_graph = true needs gradient_exchange = \"owner\"; it is \"all_reduce\" (",
                exchange.reason, ")"));
   }
   if (!options.norm.options.momentum) {
     throw ConfigError(
-        "DataParallelOptions::cuda_graph = true replays every step with one momentum: "
-        "BatchNormOptions::momentum = \"cumulative\" "
-        "changes from step to step; give a number, or set DataParallelOptions::cuda_graph to "
-        "false");
+        "cuda_graph = true replays every step with one momentum: momentum = \"cumulative\" changes "
+        "from step to step; give a number, or set cuda_graph to false");
   }
   if (options.micro_batches() > 1) {
     throw ConfigError(
-        "DataParallelOptions::cuda_graph = true records a step of one micro-batch; set "
-        "DataParallelOptions::accumulate to 1, or "
-        "DataParallelOptions::cuda_graph to false");
+        "cuda_graph = true records a step of one micro-batch; set accumulate to 1, or cuda_graph "
+        "to false");
   }
   if (options.on_gradients) {
     throw ConfigError(
-        "DataParallelOptions::cuda_graph = true replays steps without the host, which "
-        "DataParallelOptions::on_gradients needs; set cuda_graph to false, or give no hook");
+        "cuda_graph = true replays steps without the host, which on_gradients needs; set "
+        "cuda_graph to false, or give no hook");
   }
   if (options.communicator.hook) {
     throw ConfigError(
-        "DataParallelOptions::cuda_graph = true replays exchanges without the host, so that "
-        "nothing can be injected "
+        "cuda_graph = true replays exchanges without the host, so that nothing can be injected "
         "into them; set it to false");
   }
 }
@@ -176,8 +162,7 @@ void check_recorded_losses(LossNodes losses) {
   for (const auto& loss : losses) {
     if (!loss->needs_host()) continue;
     throw ConfigError(concat(
-        "DataParallelOptions::cuda_graph = true replays steps without the host, which computes the "
-        "loss at output '",
+        "cuda_graph = true replays steps without the host, which computes the loss at output '",
         loss->output(), "'; set it to false, or use a loss of the library's"));
   }
 }

@@ -137,10 +137,9 @@ void DataParallel::Impl::build() {
 void DataParallel::Impl::check_placement() const {
   const std::string obstacle = placement_obstacle();
   if (!options.placement_invariant || obstacle.empty()) return;
-  throw ConfigError(concat(
-      "DataParallelOptions::placement_invariant = true asks for results that do not depend on ",
-      "how batches are spread over devices, but ", obstacle,
-      "; change that, or set DataParallelOptions::placement_invariant to false"));
+  throw ConfigError(concat("placement_invariant = true asks for results that do not depend on ",
+                           "how batches are spread over devices, but ", obstacle,
+                           "; change that, or set placement_invariant to false"));
 }
 
 DataParallel::DataParallel(DataParallelOptions options)
@@ -214,8 +213,8 @@ void DataParallel::freeze_statistics() {
   impl_->check_between_steps("freeze_statistics");
   if (impl_->options.cuda_graph) {
     throw ConfigError(
-        "run.cuda_graph = true replays a step whose statistics are of the batch, which cannot be "
-        "frozen on the way; set it to false, or leave out bn.freeze_at");
+        "cuda_graph = true replays a step whose statistics are of the batch, which cannot be "
+        "frozen on the way; set it to false, or freeze none");
   }
   replicate();
   impl_->run([](TrainingReplica& replica) {

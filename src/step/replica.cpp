@@ -23,7 +23,7 @@ std::int64_t planned_batch(const DataParallelOptions& options, int ranks) {
 PlanOptions training_plan(const DataParallelOptions& options, std::int64_t batch) {
   const int tiles = options.accumulate / options.micro_batches();
   PlanOptions plan{.training = true,
-                   .activations = options.activations,
+                   .activations = options.precision,
                    .recompute = options.recompute,
                    .tile = shard_of(batch, tiles, 0).count,
                    .offload = options.offload};

@@ -35,7 +35,7 @@ ForwardOptions forward_options(const DataParallelOptions& options, Model model,
   return {.model = std::move(model),
           .norm = options.norm,
           .output = output,
-          .activations = options.activations,
+          .activations = options.precision,
           .communicator = communicator};
 }
 

@@ -91,7 +91,7 @@ SumTransports make_sum_transports(const RankLayout& layout, const Broadcast& bro
   }
   if (provided()) return provided()->make(layout, broadcast);
   throw ConfigError(
-      "this build has no NCCL, which run.gradient_exchange = \"all_reduce\" needs between GPUs; "
+      "gradient_exchange = \"all_reduce\" needs NCCL between GPUs, which this build does not have; "
       "use \"owner\"");
 }
 

@@ -10,7 +10,7 @@ namespace lockstep {
 RankPartition contiguous_groups(int ranks, int width) {
   if (ranks < 1) throw ConfigError(concat("expected at least 1 rank to group, got ", ranks));
   if (width < 0 || (width > 0 && ranks % width != 0)) {
-    throw ConfigError(concat("bn.sync_group = ", width, " does not divide the ", ranks,
+    throw ConfigError(concat("sync_group = ", width, " does not divide the ", ranks,
                              " devices; give a divisor, or 0 for one group of all devices"));
   }
   const int size = width == 0 ? ranks : width;

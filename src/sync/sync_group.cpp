@@ -59,14 +59,12 @@ void check_processes(const RankLayout& layout, const SyncGroupOptions& options) 
   }
   if (options.transport == TransportKind::kEvent && first.kind == DeviceKind::kCuda) {
     throw ConfigError(
-        "SyncGroupOptions::transport = \"event\" reads the memory of other GPUs, which those of "
-        "other processes "
-        "do not show; use \"host\", \"nccl\" or \"auto\" with several processes");
+        "transport = \"event\" reads the memory of other GPUs, which those of other processes do "
+        "not show; use \"host\", \"nccl\" or \"auto\" with several processes");
   }
   if (options.all_reduce && first.kind == DeviceKind::kCpu) {
     throw ConfigError(
-        "GradientExchangeOptions::kind = \"all_reduce\" works on cpu devices of one process only; "
-        "use "
+        "gradient_exchange = \"all_reduce\" works on cpu devices of one process only; use "
         "\"owner\"");
   }
 }

@@ -1,10 +1,13 @@
 #include "train/training.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
+#include "config/config_schema.h"
 #include "lockstep/core/check.h"
 #include "run/trained_model.h"
 #include "train/replica_readings.h"
@@ -33,36 +36,16 @@ std::vector<NamedLoss> losses_of(const Config& config) {
   return losses;
 }
 
-/// What the library calls an option, and the key of a configuration that sets it.
-struct OptionKey {
-  const char* option;
-  const char* key;
-};
-constexpr OptionKey kOptionKeys[] = {
-    {"DataParallelOptions::activations", "run.precision"},
-    {"DataParallelOptions::offload", "memory.offload"},
-    {"DataParallelOptions::recompute", "memory.recompute"},
-    {"DataParallelOptions::cuda_graph", "run.cuda_graph"},
-    {"DataParallelOptions::placement_invariant", "run.placement_invariant"},
-    {"DataParallelOptions::accumulate", "batch.accumulate"},
-    {"GradientExchangeOptions::kind", "run.gradient_exchange"},
-    {"SyncGroupOptions::transport", "run.transport"},
-    {"BatchNormOptions::eps", "bn.eps"},
-    {"BatchNormOptions::momentum", "bn.momentum"},
-    {"BatchNormOptions::sync_layers", "bn.sync_layers"},
-    {"CrossEntropyLoss::class_weight", "loss.class_weight"},
-};
-
 }  // namespace
 
-std::string with_keys(std::string text) {
-  for (const OptionKey& known : kOptionKeys) {
-    const std::string option = known.option;
-    for (auto at = text.find(option); at != std::string::npos; at = text.find(option, at)) {
-      text.replace(at, option.size(), known.key);
-    }
-  }
-  return text;
+std::string with_section(const std::string& text) {
+  const std::string option = text.substr(0, text.find_first_of(" :"));
+  const std::string_view rest = std::string_view(text).substr(option.size());
+  if (!rest.starts_with(" = ") && !rest.starts_with(": ")) return text;
+  const std::vector<ConfigKey>& keys = config_keys();
+  const auto found =
+      std::ranges::find(keys, option, [](const auto& key) { return name_of(key.path); });
+  return found == keys.end() ? text : concat(section_of(found->path), ".", text);
 }
 
 void begin_computing(const Config& config, const std::vector<Device>& devices) {
@@ -107,7 +90,7 @@ DataParallelOptions replica_options(const Config& config, const std::vector<Devi
   options.recompute = config.memory.recompute;
   options.offload = config.memory.offload;
   options.seed = config.run.seed;
-  options.activations = config.run.precision;
+  options.precision = config.run.precision;
   if (config.run.precision == DType::kFloat16) {
     options.loss_scale = LossScaleOptions{.initial = static_cast<float>(config.run.loss_scale)};
   }
@@ -128,9 +111,11 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             std::int64_t global_batch, const Size& size,
                                             const FaultHook& hook, World& world) {
   begin_computing(config, devices);
-  DataParallelOptions options = replica_options(config, devices, global_batch, size, world);
-  options.communicator.hook = hook;
-  return by_keys([&] { return std::make_unique<DataParallel>(std::move(options)); });
+  return by_keys([&] {
+    DataParallelOptions options = replica_options(config, devices, global_batch, size, world);
+    options.communicator.hook = hook;
+    return std::make_unique<DataParallel>(std::move(options));
+  });
 }
 
 ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file,

@@ -22,16 +22,17 @@ using FaultHook = std::function<bool(int rank, const SyncCall& call)>;
 /// computes otherwise.
 void begin_computing(const Config& config, const std::vector<Device>& devices);
 
-/// A message of the library in the words of who wrote a configuration.
-std::string with_keys(std::string text);
+/// A message of the library that begins with the name of an option, "offload = true needs ...",
+/// with the section that its key is in: "memory.offload = true needs ...". Others as they are.
+std::string with_section(const std::string& text);
 
-/// What `function` returns; ConfigErrors that it throws are in these words.
+/// What `function` returns; ConfigErrors that it throws name keys so.
 template <typename Function>
 auto by_keys(const Function& function) {
   try {
     return function();
   } catch (const ConfigError& error) {
-    throw ConfigError(with_keys(error.what()));
+    throw ConfigError(with_section(error.what()));
   }
 }
 

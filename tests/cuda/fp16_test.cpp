@@ -22,7 +22,7 @@ DataParallelOptions fp16_options(int gpus) {
   for (int rank = 0; rank < 3; ++rank) {
     options.devices[rank] = {DeviceKind::kCuda, rank % gpus, rank / gpus};
   }
-  options.activations = DType::kFloat16;
+  options.precision = DType::kFloat16;
   options.loss_scale = LossScaleOptions{.initial = 0x1p18F, .growth_interval = 2};
   return options;
 }
@@ -75,7 +75,7 @@ TEST_CASE("a GPU without bf16 is told from one with it, and shown fp16") {
   DataParallelOptions options = fp16_options(1);
   fake_runtime::use({.devices = 1, .compute_capability = 7});
   CHECK(make_toy(options)->train_step(toy_batch(5, 0), 0, 0.02F).loss > 0);
-  options.activations = DType::kBFloat16;
+  options.precision = DType::kBFloat16;
   CHECK_THROWS_WITH_AS(make_toy(options),
                        doctest::Contains("no bf16; use run.precision = \"fp16\""), ConfigError);
   fake_runtime::use({.devices = 1, .compute_capability = 8});

@@ -225,7 +225,7 @@ TEST_CASE("replicas that share a GPU have no NCCL") {
       "one; use the transport 'event'",
       ConfigError);
   CHECK_THROWS_WITH_AS(sums_between(devices_of(run)),
-                       doctest::Contains("run.gradient_exchange = \"all_reduce\" needs a GPU per"),
+                       doctest::Contains("gradient_exchange = \"all_reduce\" needs a GPU per"),
                        ConfigError);
 }
 

@@ -154,7 +154,7 @@ TEST_CASE("GPU world: placement does not matter where sums are kept image by ima
 TEST_CASE("GPU world: fp16 skips the steps that one process skips") {
   fake_runtime::use({.devices = 1});
   DataParallelOptions options = toy_of(BatchNormMode::kSync);
-  options.activations = DType::kFloat16;
+  options.precision = DType::kFloat16;
   options.loss_scale = LossScaleOptions{.initial = 0x1p18F, .growth_interval = 2};
   const WorldTraining one = trained_on({3}, on_gpus(options, 1));
   CHECK(one.scales.back().skipped > 0);
@@ -245,7 +245,7 @@ TEST_CASE("GPU world: NCCL sums the gradients of all processes") {
   const DataParallelOptions local = all_reduced(toy_of(BatchNormMode::kLocal, AdamW{}));
   CHECK((trained_on({3, 1}, on_own_gpus(local), true) == trained_on({4}, on_own_gpus(local))));
   DataParallelOptions fp16 = all_reduced(toy_of(BatchNormMode::kSync));
-  fp16.activations = DType::kFloat16;
+  fp16.precision = DType::kFloat16;
   fp16.loss_scale = LossScaleOptions{.initial = 0x1p18F, .growth_interval = 2};
   const WorldTraining one = trained_on({3}, on_own_gpus(fp16));
   CHECK(one.scales.back().skipped > 0);
@@ -293,8 +293,7 @@ TEST_CASE("GPU world: what several processes cannot do is refused with a way out
   refuses(on_gpus(options, 1), "use \"host\", \"nccl\" or \"auto\" with several processes");
   options.communicator.transport = TransportKind::kAuto;
   options.cuda_graph = true;
-  refuses(on_gpus(options, 1),
-          "DataParallelOptions::cuda_graph = true replays steps without the host");
+  refuses(on_gpus(options, 1), "cuda_graph = true replays steps without the host");
   options.cuda_graph = false;
   const ProcessOptions gpu = on_gpus(options, 1);
   refuses(

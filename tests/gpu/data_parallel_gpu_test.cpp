@@ -221,7 +221,7 @@ TEST_CASE("placement: the same bits in fp16, with AdamW") {
   const auto options = [](int ranks) {
     DataParallelOptions result = placed_on_gpu(ranks);
     result.optimizer = AdamW{};
-    result.activations = DType::kFloat16;
+    result.precision = DType::kFloat16;
     result.loss_scale = LossScaleOptions{.initial = 1024};
     return result;
   };

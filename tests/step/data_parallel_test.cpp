@@ -316,10 +316,10 @@ TEST_CASE("class weights enter loss and normalizer alike") {
 
 TEST_CASE("bf16 on CPU devices is an error of the configuration that says what to do") {
   DataParallelOptions options = toy_options(2, BatchNormMode::kLocal);
-  options.activations = DType::kBFloat16;
+  options.precision = DType::kBFloat16;
   CHECK_THROWS_WITH_AS(DataParallel{options},
                        doctest::Contains("cpu:0 is asked for, and the CPU computes in fp32; use "
-                                         "DataParallelOptions::activations = \"fp32\""),
+                                         "precision = \"fp32\""),
                        ConfigError);
 }
 

@@ -285,8 +285,8 @@ TEST_CASE("options that are out of range are errors of the configuration, when a
       {"lr", [](auto& options) { options.optimizer = Sgd{.lr = kNaN}; }},
       {"momentum", [](auto& options) { options.optimizer = Sgd{.momentum = 2}; }},
       {"weight_decay", [](auto& options) { options.optimizer = AdamW{.weight_decay = kNaN}; }},
-      {"BatchNormOptions::eps", [](auto& options) { options.norm.options.eps = -1; }},
-      {"BatchNormOptions::momentum", [](auto& options) { options.norm.options.momentum = 3; }},
+      {"bn: eps", [](auto& options) { options.norm.options.eps = -1; }},
+      {"bn: momentum", [](auto& options) { options.norm.options.momentum = 3; }},
       {"the model returns none", output([](auto&, Value*) { return Outputs{}; })},
       {"output 'out' has no value", output([](auto&, Value*) {
          return Outputs{{"out", nullptr}};

@@ -196,7 +196,7 @@ TEST_CASE("what is no partition of the ranks is a configuration error") {
   CHECK_THROWS_WITH_AS(group.at(0).join({{0, 1}, {1, 2}}), doctest::Contains("{0, 1}, {1, 2}"),
                        ConfigError);
   CHECK_THROWS_WITH_AS(contiguous_groups(4, 3),
-                       doctest::Contains("bn.sync_group = 3 does not divide the 4 devices"),
+                       doctest::Contains("sync_group = 3 does not divide the 4 devices"),
                        ConfigError);
   CHECK_THROWS_AS(contiguous_groups(4, -2), ConfigError);
   SyncCall at = bn_call(0);

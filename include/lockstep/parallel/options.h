@@ -114,8 +114,9 @@ struct DataParallelOptions {
   /// (PlanOptions::offload): less memory of the GPU, the same bits. Not with CPU devices, whose
   /// memory is the host's.
   bool offload = false;
-  std::uint64_t seed = 0;               // of initial weights and dropout
-  DType activations = DType::kFloat32;  // in training and in evaluation; others than fp32 need GPUs
+  std::uint64_t seed = 0;  // of initial weights and dropout
+  DType precision =
+      DType::kFloat32;  // of activations in training and in evaluation; others than fp32 need GPUs
   std::optional<LossScaleOptions> loss_scale = {};  // fp16 needs one; none: gradients as they are
   BackendOptions backend = {};
   SyncGroupOptions communicator = {};  // its `all_reduce` is not read

@@ -87,10 +87,10 @@ void check_traits(const Layer& layer) {
 
 void check_norm_numbers(const std::string& name, const BatchNormOptions& options) {
   require(options.eps > 0 && std::isfinite(options.eps), name,
-          ": BatchNormOptions::eps must be positive and finite, is ", options.eps);
+          ": eps must be positive and finite, is ", options.eps);
   const double momentum = options.momentum.value_or(0);
   require(momentum >= 0 && momentum <= 1, name,
-          ": BatchNormOptions::momentum must be from 0 to 1, or none (cumulative), is ", momentum);
+          ": momentum must be from 0 to 1, or none (cumulative), is ", momentum);
 }
 
 void check_norm_call(const Value& x, const std::string& name, const NormLayer& norm,

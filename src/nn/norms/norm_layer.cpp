@@ -95,7 +95,7 @@ std::int64_t NormLayer::channel_groups(std::int64_t channels, const std::string&
   if (options.mode != BatchNormMode::kGroup) return 0;
   if (options.groups >= 1 && channels % options.groups == 0) return options.groups;
   throw ConfigError(concat(name, ": ", channels, " channels cannot be cut into ", options.groups,
-                           " equal groups; choose a number of groups (bn.groups) that divides the ",
+                           " equal groups; choose a number of groups that divides the ",
                            "channels of every layer"));
 }
 
