@@ -54,14 +54,14 @@ std::string Cell::folder() const {
 
 bool are_of_curve(std::span<const TrainSummary> runs) {
   return std::any_of(runs.begin(), runs.end(),
-                     [](const TrainSummary& run) { return run.images_per_device > 0; });
+                     [](const TrainSummary& run) { return run.cell.images_per_device > 0; });
 }
 
 Cell cell_of(const TrainSummary& run, bool curve) {
-  const std::int64_t images = run.images_per_device;
-  const bool some_layers = run.sync_top > 0;
+  const std::int64_t images = run.cell.images_per_device;
+  const bool some_layers = run.cell.sync_top > 0;
   const bool sliced = images > 0 && run.bn_mode == kGhostMode;
-  const std::string mode = some_layers ? sync_top_mode(run.sync_top)
+  const std::string mode = some_layers ? sync_top_mode(run.cell.sync_top)
                            : sliced    ? kLocalMode
                                        : run.bn_mode;
   const bool of_devices = statistics_of(run.bn_mode) == StatisticsOf::kDevice || some_layers;

@@ -249,7 +249,7 @@ std::vector<std::string> find_warnings(std::span<const TrainSummary> runs) {
                                 first.run.string(), ": means and tests mix two data sets"));
     }
     const auto alike = std::find_if(runs.begin(), runs.end(), [&](const TrainSummary& other) {
-      return other.bn_mode == run.bn_mode && other.sync_top == run.sync_top;
+      return other.bn_mode == run.bn_mode && other.cell.sync_top == run.cell.sync_top;
     });
     if (alike->sync_layers != run.sync_layers) {
       warnings.push_back(concat(run.run.string(), " synchronizes other layers than ",

@@ -120,8 +120,7 @@ PlannedRun make_run(const CompareRequest& request, const ComparisonPlan& plan,
   run.output = run_folder_of(plan.folder, cell.cell, seed);
   run.console = request.console;
   run.program = request.program;
-  run.images_per_device = cell.cell.images;
-  run.sync_top = sync_top_of(cell.cell.mode);
+  run.cell = {cell.cell.images, sync_top_of(cell.cell.mode)};
   const std::string placement = cell.on_one_device ? run.devices : plan.layout.placement(devices);
   return {cell.cell, std::move(run), placement};
 }

@@ -93,8 +93,7 @@ void EventsFile::begin(const RunDescription& run) {
             {"bf16_products", run.bf16_products},
             {"max_iters", run.max_iters},
             {"environment", run.environment}};
-  if (run.images_per_device > 0) line["images_per_device"] = run.images_per_device;
-  if (run.sync_top > 0) line["sync_top"] = run.sync_top;
+  line.update(to_json(run.cell));
   if (!run.data.empty()) line["data"] = run.data;
   file_.write(line);
 }

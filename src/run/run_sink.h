@@ -34,11 +34,10 @@ struct RunDescription {
   bool tf32 = false;          // whether GPUs round fp32 convolutions to TF32, where they have it
   std::string bf16_products;  // what CPU devices multiply bf16 numbers by, where they round to them
   bool devices_by_default = false;
-  int device_count = 0;                            // of all processes
-  std::string threads;                             // of CPU devices, as they were chosen
-  std::string processes;                           // where there are several
-  std::int64_t images_per_device = 0;              // TrainRequest::images_per_device
-  int sync_top = 0;                                // TrainRequest::sync_top
+  int device_count = 0;   // of all processes
+  std::string threads;    // of CPU devices, as they were chosen
+  std::string processes;  // where there are several
+  CellLabels cell;
   std::string transport;                           // of statistics, as it was chosen
   std::string gradient_exchange, exchange_reason;  // as they were chosen, and why
   std::optional<std::string> convolutions;         // summarize_choices

@@ -92,12 +92,7 @@ std::optional<Json> find_summary(const std::filesystem::path& path) {
   for_each_json_line(path, [&](const Json& json) {
     const std::string type = json.value("type", "");
     if (type == "header" || type == "resume") summary.reset();
-    if (type == "header") {
-      cell = Json::object();
-      for (const char* key : {"images_per_device", "sync_top"}) {
-        if (json.contains(key)) cell[key] = json.at(key);
-      }
-    }
+    if (type == "header") cell = to_json(read_fields<CellLabels>(json));
     if (type == "end" && json.value("status", "") == "done") summary = json.at("summary");
   });
   if (summary) summary->update(cell);
@@ -149,14 +144,19 @@ void fields(Visitor& field, Record& times) {
   field("median_step", times.median_step);
 }
 
+template <typename Visitor, Of<CellLabels> Record>
+void fields(Visitor& field, Record& cell) {
+  if (field.has("images_per_device", cell.images_per_device > 0))
+    field("images_per_device", cell.images_per_device);
+  if (field.has("sync_top", cell.sync_top > 0)) field("sync_top", cell.sync_top);
+}
+
 template <typename Visitor, Of<TrainSummary> Record>
 void fields(Visitor& field, Record& summary) {
   field("config_hash", summary.config_hash);
   if (field.has("data_hash", !summary.data_hash.empty())) field("data_hash", summary.data_hash);
   field("bn_mode", summary.bn_mode);
-  if (field.has("images_per_device", summary.images_per_device > 0))
-    field("images_per_device", summary.images_per_device);
-  if (field.has("sync_top", summary.sync_top > 0)) field("sync_top", summary.sync_top);
+  fields(field, summary.cell);
   if (field.has("sync_layers", !summary.sync_layers.empty()))
     field("sync_layers", summary.sync_layers);
   field("seed", summary.seed);
@@ -207,6 +207,8 @@ BatchNormDiagnostics diagnostics_from(const Json& json) {
 }
 
 Json to_json(const RankReport& report) { return with_fields({}, report); }
+
+Json to_json(const CellLabels& cell) { return with_fields(Json::object(), cell); }
 
 Json to_json(const TrainSummary& summary) {
   Json json = with_fields({}, summary);

@@ -64,6 +64,15 @@ struct RankReport {
   std::optional<float> smallest_running_var = {};  // of all layers and channels; none: not tracked
 };
 
+/// Which cell of a comparison a run is. Whoever trains and records it passes this on.
+struct CellLabels {
+  /// On a curve over them: how many images share statistics; 0: of no curve.
+  std::int64_t images_per_device = 0;
+  /// Of how many layers bn.sync_layers is because a diagnosis has chosen them (with_sync_layers);
+  /// 0: whoever wrote the configuration did.
+  int sync_top = 0;
+};
+
 enum class TrainStatus : std::uint8_t { kDone, kInterrupted };
 
 struct TrainSummary {
@@ -72,8 +81,7 @@ struct TrainSummary {
   std::string config_hash;
   std::string data_hash = {};  // Fingerprint::hash; empty: of generated images, or not known
   std::string bn_mode;
-  std::int64_t images_per_device = 0;  // TrainRequest::images_per_device
-  int sync_top = 0;                    // TrainRequest::sync_top
+  CellLabels cell = {};
   /// bn.sync_layers where the mode minds them; empty: layers are all alike.
   std::vector<std::string> sync_layers = {};
   std::uint64_t seed = 0;

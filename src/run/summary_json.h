@@ -22,6 +22,8 @@ Json to_json(const PartMoments& part, bool channels);
 Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& classes);
 /// Everything, to be read again; `type`: "eval" in events.jsonl.
 Json to_json(const Evaluation& evaluation, const std::vector<std::string>& classes);
+/// Those that say something.
+Json to_json(const CellLabels& cell);
 Json to_json(const TrainSummary& summary);
 
 }  // namespace lockstep

@@ -31,12 +31,7 @@ struct TrainRequest {
   Console console = Console::kStdout;
   std::string program = "lockstep";  // how to call this program in the commands that are shown
   std::reference_wrapper<World> world = World::alone();  // the processes that train together
-  /// On a curve over them (compare): how many images share statistics, which the summary then says;
-  /// 0: of no curve.
-  std::int64_t images_per_device = 0;
-  /// Of how many layers bn.sync_layers is because a diagnosis has chosen them (with_sync_layers),
-  /// which the summary then says; 0: whoever wrote the configuration did.
-  int sync_top = 0;
+  CellLabels cell = {};                                  // which the summary then says
   std::string fault;  // train/fault_injection.h; empty: the environment variable LOCKSTEP_FAULT
 };
 

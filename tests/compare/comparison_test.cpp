@@ -212,13 +212,13 @@ TEST_CASE("runs that are not comparable are refused or warned about") {
 
 TEST_CASE("runs of one mode that synchronize other layers are warned about") {
   std::vector<TrainSummary> runs{run("sync", 1, 20), run("sync", 2, 30), run("sync", 3, 30)};
-  for (TrainSummary& run : runs) run.sync_top = 1, run.sync_layers = {"a.bn"};
+  for (TrainSummary& run : runs) run.cell.sync_top = 1, run.sync_layers = {"a.bn"};
   CHECK(compare_runs(runs).warnings.empty());
   runs[1].sync_layers = {"b.bn"};
   CHECK(compare_runs(runs).warnings ==
         std::vector<std::string>{"out/sync-s2 synchronizes other layers than out/sync-s1, though "
                                  "both are sync:top:1"});
-  runs[1].sync_top = 2;
+  runs[1].cell.sync_top = 2;
   CHECK(compare_runs(runs).warnings.empty());
 }
 

@@ -23,7 +23,7 @@ TrainSummary run(const std::string& mode, std::int64_t images, std::uint64_t see
   TrainSummary summary;
   summary.run = "out/" + mode + "-n" + std::to_string(images) + "-s" + std::to_string(seed);
   summary.bn_mode = mode;
-  summary.images_per_device = images;
+  summary.cell.images_per_device = images;
   summary.seed = seed;
   summary.devices = "cpu:1";
   summary.device_count = 1;
@@ -61,10 +61,10 @@ std::vector<TrainSummary> six_seeds_with_own() {
     const double sign = run.seed % 2 == 0 ? 1 : -1;
     Evaluation own = run.evaluation;
     own.eval_stats = EvalStats::kOwn;
-    own.metrics.m_iou = run.bn_mode == "sync"        ? level - 5 - 0.1 * sign
-                        : run.images_per_device == 1 ? level - 1 - 0.1 * sign
-                        : run.images_per_device == 2 ? level - 0.3 * sign
-                                                     : level - 0.5;
+    own.metrics.m_iou = run.bn_mode == "sync"             ? level - 5 - 0.1 * sign
+                        : run.cell.images_per_device == 1 ? level - 1 - 0.1 * sign
+                        : run.cell.images_per_device == 2 ? level - 0.3 * sign
+                                                          : level - 0.5;
     run.other_stats.push_back(own);
   }
   return runs;
@@ -128,9 +128,9 @@ TEST_CASE("a cell is a mode and, on a curve, a number of images") {
   CHECK(cell_of(devices, true).label() == "local(2)");
   CHECK(cell_of(devices, false).label() == "local");
   TrainSummary some = run("ghost", 2, 0, 1);
-  some.sync_top = 3;
+  some.cell.sync_top = 3;
   CHECK(cell_of(some, true).label() == "sync:top:3(2)");
-  some.bn_mode = "sync", some.images_per_device = 0, some.device_count = 8;
+  some.bn_mode = "sync", some.cell.images_per_device = 0, some.device_count = 8;
   CHECK(cell_of(some, true).label() == "sync:top:3(1)");
   CHECK(cell_of(some, false).label() == "sync:top:3");
 }
@@ -275,7 +275,7 @@ TEST_CASE("curve: some layers are told of beside all, and named") {
   std::vector<TrainSummary> runs = six_seeds();
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     TrainSummary some = run("ghost", 1, seed, 30 + 2 * static_cast<double>(seed) - 4);
-    some.sync_top = 2;
+    some.cell.sync_top = 2;
     some.sync_layers = {"a.bn", "b.bn"};
     some.run = concat("out/some-s", seed);
     runs.push_back(some);
@@ -377,11 +377,11 @@ TEST_CASE("plans: a curve's cells are slices of the device, each computation onc
   const PlannedRun& local = plan.runs[1];
   CHECK(local.request.config.bn.mode == BatchNormMode::kGhost);
   CHECK(local.request.config.bn.slices() == 4);
-  CHECK(local.request.images_per_device == 2);
+  CHECK(local.request.cell.images_per_device == 2);
   CHECK(local.request.output == folder.path() / "out" / "local-n2-s0");
   CHECK(plan.runs[14].request.config.bn.mode == BatchNormMode::kRenorm);
   CHECK(plan.runs[14].request.config.bn.slices() == 8);
-  CHECK(plan.runs[3].request.images_per_device == 0);
+  CHECK(plan.runs[3].request.cell.images_per_device == 0);
   CHECK(plan.runs[3].request.output == folder.path() / "out" / "sync-s0");
   for (const PlannedRun& run : plan.runs) CHECK(run.placement == "cpu:1");
   // Alone, local with all images is a cell of its own; on two devices slices are half as many.
@@ -412,7 +412,7 @@ TEST_CASE("plans: some layers on a curve are synchronized over slices") {
   CHECK(some.sync_layers.size() == 2);
   CHECK(plan.runs[5].request.config.bn.sync_layers == some.sync_layers);
   CHECK(plan.runs[2].request.output == folder.path() / "out" / "sync-top2-n1-s0");
-  CHECK(plan.runs[2].request.images_per_device == 1);
+  CHECK(plan.runs[2].request.cell.images_per_device == 1);
   request.modes = {"sync:top:2"};
   CHECK(labels_of(plan_comparison(request)).back() == "sync:top:2(8)");
 }

@@ -77,12 +77,12 @@ TEST_CASE("plans: sync:top:K names the layers of a diagnosis, the same ones for 
     const PlannedRun& run = plan.runs[i];
     CHECK(run.request.config.bn.mode == BatchNormMode::kSync);
     CHECK(run.request.config.bn.sync_layers == names);
-    CHECK(run.request.sync_top == 2);
+    CHECK(run.request.cell.sync_top == 2);
     CHECK(run.placement == "cpu:2");
   }
   CHECK(plan.runs[5].request.output == folder.path() / "out" / "sync-top2-s1");
   CHECK(plan.runs[2].request.config.bn.sync_layers.empty());
-  CHECK(plan.runs[2].request.sync_top == 0);
+  CHECK(plan.runs[2].request.cell.sync_top == 0);
   const std::vector<std::string> lines = describe(plan, 2);
   CHECK(lines[2] == concat("  sync:top:2: cpu:2, synchronized: ", names[0], ", ", names[1]));
 }

@@ -251,7 +251,7 @@ TEST_CASE("images per device: the curve's section, for those who read and for th
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
       TrainSummary& run = runs.emplace_back();
       run.bn_mode = mode;
-      run.images_per_device = images;
+      run.cell.images_per_device = images;
       run.seed = seed;
       run.device_count = 1;
       run.global_batch = 8;
@@ -287,7 +287,7 @@ TEST_CASE("images per device: the curve's section, for those who read and for th
     CHECK(contains(drawing, text));
 
   // Without a curve there is no section.
-  std::erase_if(runs, [](const TrainSummary& run) { return run.images_per_device > 0; });
+  std::erase_if(runs, [](const TrainSummary& run) { return run.cell.images_per_device > 0; });
   data.comparison = compare_runs(runs);
   Page plain("plain");
   add_images_curve(data, plain);

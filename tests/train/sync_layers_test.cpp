@@ -72,12 +72,12 @@ TEST_CASE("top:K stands for the layers that a diagnosis ranks first, and the run
   const TrainSummary summary = train(with_sync_layers(request));
   const auto names = layers_apart(
       diagnose({.config = request.config, .device = "cpu:1", .images_per_device = {1}}), 2);
-  CHECK(summary.sync_top == 2);
+  CHECK(summary.cell.sync_top == 2);
   CHECK(summary.sync_layers == names);
   CHECK(load_config(runs.folder("a").config(), {}).bn.sync_layers == names);
   const std::optional<TrainSummary> read = read_summary(runs.folder("a").root);
   REQUIRE(read);
-  CHECK(read->sync_top == 2);
+  CHECK(read->cell.sync_top == 2);
   CHECK(read->sync_layers == names);
 }
 
@@ -103,7 +103,7 @@ TEST_CASE("what says no number of layers is left as it is") {
   const Config local = runs.request("a", {"bn.sync_layers=top:2"}).config;
   CHECK(with_sync_layers(local, "cpu:1").bn.sync_layers == std::vector<std::string>{"top:2"});
   const TrainSummary summary = train(with_sync_layers(runs.request("a", {"bn.sync_layers=top:2"})));
-  CHECK(summary.sync_top == 0);
+  CHECK(summary.cell.sync_top == 0);
   CHECK(summary.sync_layers.empty());
 }
 

@@ -46,7 +46,7 @@ Config with_sync_layers(Config config, const std::string& devices,
 
 TrainRequest with_sync_layers(TrainRequest request) {
   const BatchNormConfig& bn = request.config.bn;
-  if (bn.synchronizes()) request.sync_top = bn.sync_top().value_or(request.sync_top);
+  if (bn.synchronizes()) request.cell.sync_top = bn.sync_top().value_or(request.cell.sync_top);
   request.config =
       with_sync_layers(std::move(request.config), request.devices, request.init, request.world);
   return request;
