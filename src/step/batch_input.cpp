@@ -66,7 +66,8 @@ BatchInput::BatchInput(LossNodes losses, Network& network, const DataParallelOpt
     : losses_(losses),
       network_(network),
       backend_(network.backend()),
-      planned_(network.input().shape) {
+      planned_(network.input().shape),
+      weighted_(options.sample_weights) {
   const bool ahead = backend_.asynchronous();
   const auto micro_batches = ahead ? static_cast<std::size_t>(options.micro_batches()) : 0;
   if (ahead) {
@@ -74,7 +75,7 @@ BatchInput::BatchInput(LossNodes losses, Network& network, const DataParallelOpt
                                            static_cast<std::size_t>(planned_.elements()));
   }
   for (const auto& loss : losses) find_place(*loss, micro_batches);
-  if (options.sample_weights) weights_ = make_place(nullptr, micro_batches);
+  if (weighted_) places_.push_back(make_place(nullptr, micro_batches));
 }
 
 void BatchInput::find_place(const LossNode& loss, std::size_t micro_batches) {
@@ -131,11 +132,8 @@ const void* BatchInput::source_of(const BatchPart& part, const Place& place) con
 void BatchInput::prefetch(const BatchPart& part, std::size_t micro) {
   if (part.count == 0) return;
   backend_.stage(prefetched_images(part.count, micro), images_of(part));
-  const auto stage = [&](const Place& place) {
+  for (const Place& place : places_)
     backend_.stage(prefetched_target(place, part.count, micro), source_of(part, place));
-  };
-  std::for_each(places_.begin(), places_.end(), stage);
-  if (weights_.memory.data() != nullptr) stage(weights_);
 }
 
 void BatchInput::bring(const BatchPart& part, const Place& place, std::size_t micro) {
@@ -157,7 +155,6 @@ void BatchInput::load(const BatchPart& part, std::size_t micro, bool prefetched)
     backend_.upload(network_.input(), images_of(part));
   }
   for (const Place& place : places_) bring(part, place, micro);
-  if (weights_.memory.data() != nullptr) bring(part, weights_, micro);
 }
 
 Tensor BatchInput::target(std::size_t loss) const {
@@ -174,7 +171,7 @@ void BatchInput::check(const Batch& batch) const {
     LOCKSTEP_CHECK(known, "Batch::targets has '", name, "' (", values.size(),
                    " values), but no loss is at an output of that name");
   }
-  if (weights_.memory.data() != nullptr) return check_weights(batch);
+  if (weighted_) return check_weights(batch);
   LOCKSTEP_CHECK(batch.sample_weights.empty(), "the batch has sample_weights, which count with ",
                  "the option sample_weights = true");
 }
@@ -182,15 +179,14 @@ void BatchInput::check(const Batch& batch) const {
 double BatchInput::normalizer(std::size_t loss, std::span<const Batch> batches) {
   const LossNode& node = *losses_[loss];
   const Shape shape = node.target(network_, nullptr).shape;
-  const bool weighted = weights_.memory.data() != nullptr;
   LossCounts counts;
   label_counts_.assign(node.takes_labels() ? static_cast<std::size_t>(node.classes()) : 0, 0);
   for (const Batch& batch : batches) {
     if (node.takes_labels()) {
       add_label_counts(batch, static_cast<std::size_t>(shape.rows_per_sample()),
-                       node.ignore_index(), label_counts_, weighted);
+                       node.ignore_index(), label_counts_, weighted_);
     }
-    if (!weighted) counts.samples += static_cast<double>(batch.count());
+    if (!weighted_) counts.samples += static_cast<double>(batch.count());
     for (const float weight : batch.sample_weights) counts.samples += static_cast<double>(weight);
   }
   counts.labels = label_counts_;

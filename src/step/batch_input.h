@@ -32,7 +32,9 @@ class BatchInput {
   /// Returns the target of a loss, for the network's present batch.
   Tensor target(std::size_t loss) const;
   /// Of its samples, in device memory; null: all weigh 1.
-  const float* sample_weights() const { return static_cast<const float*>(weights_.memory.data()); }
+  const float* sample_weights() const {
+    return weighted_ ? static_cast<const float*>(places_.back().memory.data()) : nullptr;
+  }
 
   /// Throws Error when the batch lacks targets or weights, or has too few of them.
   void check(const Batch& batch) const;
@@ -59,10 +61,10 @@ class BatchInput {
   const LossNodes losses_;
   Network& network_;
   Backend& backend_;
-  const Shape planned_;        // of the network's input
-  Storage prefetched_images_;  // [micro-batch], fp32; empty: no prefetching
-  Place weights_;              // of the samples; no memory: all weigh 1
-  std::vector<Place> places_;
+  const Shape planned_;                // of the network's input
+  Storage prefetched_images_;          // [micro-batch], fp32; empty: no prefetching
+  const bool weighted_;                // whether samples have weights
+  std::vector<Place> places_;          // the weights' is the last
   std::vector<std::size_t> place_of_;  // [loss]
   std::vector<double> label_counts_;   // [class] of the batch at hand
   std::vector<float> reordered_;       // images of a shard that lay otherwise

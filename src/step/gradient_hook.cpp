@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cpu/sum_parts.h"
 #include "backend/operand_checks.h"
-#include "core/image_tree.h"
 #include "lockstep/core/check.h"
 #include "step/parameter_ranges.h"
 #include "step/step_totals.h"
@@ -121,22 +121,16 @@ void HookedShard::fetch(const float* part, std::vector<float>& to) const {
   backend_.synchronize();
 }
 
-// As sum_parts, in whole shards. GPUs may not reach each other's memory; the host reaches all.
+// GPUs may not reach each other's memory; the host reaches all.
 void HookedShard::sum(std::span<const float* const> parts, std::span<const int> joins_of) {
   sums_.resize(static_cast<std::size_t>(check_joins(joins_of, parts.size())));
-  std::size_t waiting = 0;
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    int joins = joins_of.empty() ? static_cast<int>(part > 0) : joins_of[part];
-    if (joins == 0) {
-      fetch(parts[part], sums_[waiting++]);
-      continue;
-    }
-    fetch(parts[part], fetched_);
-    add_values(fetched_.data(), size_, sums_[waiting - 1].data());
-    for (; --joins > 0; --waiting) {
-      add_values(sums_[waiting - 1].data(), size_, sums_[waiting - 2].data());
-    }
-  }
+  place_parts(
+      parts.size(), joins_of,
+      [&](std::size_t part, std::size_t sum, bool first) {
+        fetch(parts[part], first ? sums_[sum] : fetched_);
+        if (!first) add_values(fetched_.data(), size_, sums_[sum].data());
+      },
+      [&](std::size_t sum) { add_values(sums_[sum + 1].data(), size_, sums_[sum].data()); });
 }
 
 }  // namespace lockstep

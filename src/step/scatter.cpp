@@ -18,8 +18,6 @@ Shard shard_of(std::int64_t batch, int parts, int part) {
 std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts) {
   LOCKSTEP_CHECK(batch >= 0 && parts >= 1, "expected a batch of 0 or more in 1 or more parts, got ",
                  batch, " in ", parts);
-  LOCKSTEP_CHECK(batch >= 0 && parts > 0, "expected a batch >= 0 over at least 1 part, got ", batch,
-                 " over ", parts);
   std::vector<std::int64_t> sizes;
   for (int part = 0; part < parts; ++part) sizes.push_back(shard_of(batch, parts, part).count);
   return sizes;

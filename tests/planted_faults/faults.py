@@ -216,7 +216,7 @@ FAULTS = [
           without("std::copy(theirs.begin(), theirs.end(), place.begin());"), "placement: what a hook changes*",
           test="test_step"),
     Fault("the gradient hook: sums that wait are added a place too far", "sum",
-          replaced("sums_[waiting - 2].data());", "sums_[0].data());"), "placement: a hook that changes nothing*",
+          replaced("sums_[sum].data()); });", "sums_[0].data()); });"), "placement: a hook that changes nothing*",
           test="test_step", source="gradient_hook.cpp"),
     Fault("the weights' average: begins with zeros", "moved_average",
           replaced("share == 1 ? weight : std::fma", "std::fma"), "an average of weights begins*",
@@ -501,7 +501,7 @@ FAULTS = [
           "sums of samples keep what fp32*", source="batch_sum.cu"),
 
     # --- placement
-    Fault("placement: an update adds the parts one after another", "sum_parts",
+    Fault("placement: an update adds the parts one after another", "place_parts",
           replaced("int joins = joins_of.empty() ?", "int joins = joins_of.empty() || part > 0 ?"),
           "placement: sync comes to the same bytes*", test="test_step", source="cpu/optimizer.cpp"),
     Fault("processes: the ranks' statistics of another process come in reverse order", "unpack",
