@@ -4,7 +4,6 @@
 
 #include "io/weight_files.h"
 #include "lockstep/nn/parameter_store.h"
-#include "nn/graph/weight_conventions.h"
 #include "nn/graph/weight_names.h"
 
 namespace lockstep {

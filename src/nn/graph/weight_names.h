@@ -36,4 +36,11 @@ struct NameMapping {
 /// different names and are equal in all of this.
 NameMapping find_mapping(const ShapesByName& file, const ShapesByName& network);
 
+/// Throws DataError that says whose the file is and what to do, where its names are those of
+/// another program's network that is nearly one of this one's: it would be loaded but for the
+/// layers that matter. `missing`: tensors of the network that the file lacks; `unexpected`: the
+/// reverse.
+void check_convention(const std::vector<std::string>& missing,
+                      const std::vector<std::string>& unexpected);
+
 }  // namespace lockstep
