@@ -7,9 +7,9 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
-from . import figures
 from ._json_files import check_schema, read_json
 from .errors import FormatError, expect_folder
+from .figures import axes_of
 from .run import Run, read_run
 from .table import Array, Table
 
@@ -222,14 +222,43 @@ class Comparison:
 
         Raises FormatError where the comparison has no curve, MissingPackageError without matplotlib.
         """
-        return figures.plot_curve(self, ax)
+        if self.curve is None:
+            raise FormatError(f"{self.path}: expected a comparison over images per device, and this one has no curve; "
+                              f"make one by compare(..., images_per_device=[1, 2, 4])")
+        axes = axes_of(ax)
+        for line in self.curve.lines:
+            points = [point for point in self.curve.points if point.line == line]
+            drawn = [(images, point) for point in points
+                     for images in ([point.images] if point.images else self.curve.images_per_device)]
+            images = [at for at, _ in drawn]
+            means = np.array([point.score.mean for _, point in drawn])
+            low = [point.score.mean - (point.interval[0] if point.interval else point.score.mean) for _, point in drawn]
+            high = [(point.interval[1] if point.interval else point.score.mean) - point.score.mean for _, point in drawn]
+            axes.errorbar(images, means, yerr=np.array([low, high]), marker="o", capsize=3, label=line,
+                          linestyle="-" if points[0].mode == line else ":")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(self.curve.images_per_device, [str(images) for images in self.curve.images_per_device])
+        axes.set_xlabel(f"images that share statistics, of {self.curve.global_batch} per step")
+        axes.set_ylabel(f"{self.score_name}, %")
+        axes.legend()
+        return axes
 
     def plot_differences(self, ax: Any = None) -> Any:
         """Draws every difference with its interval and its seeds, by matplotlib, and returns the axes.
 
         Raises MissingPackageError without matplotlib.
         """
-        return figures.plot_differences(self, ax)
+        axes = axes_of(ax)
+        for row, difference in enumerate(self.differences):
+            axes.plot(difference.by_seed, np.full(len(difference.by_seed), row), "|", color="gray")
+            if difference.interval and difference.kind != "too few seeds":
+                axes.plot(difference.interval, [row, row], color="black")
+            axes.plot([difference.difference], [row], "o", color="black")
+        axes.axvline(0, color="gray", linewidth=0.8)
+        axes.set_yticks(range(len(self.differences)), [f"{each.a} - {each.b}" for each in self.differences])
+        axes.invert_yaxis()
+        axes.set_xlabel(f"difference in {self.score_name}, points")
+        return axes
 
 
 def read_comparison(folder: Union[str, Path]) -> Comparison:

@@ -3,11 +3,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Union
 
-from . import figures
+import numpy as np
+
 from ._json_files import check_schema, read_json, read_json_lines
 from ._safetensors import read_safetensors
 from ._toml import read_toml
 from .errors import FormatError, expect_folder, missing
+from .figures import axes_of
 from .table import Table
 
 
@@ -128,7 +130,36 @@ class Run:
 
         Raises MissingPackageError without matplotlib, KeyError for a column that is in neither.
         """
-        return figures.plot_run(self, [keys] if isinstance(keys, str) else list(keys), ax)
+        axes = axes_of(ax)
+        for key in [keys] if isinstance(keys, str) else keys:
+            if key in self.scalars:
+                axes.plot(self.scalars["step"], self.scalars[key], label=key)
+                continue
+            of_weights = self.evaluations
+            if key not in of_weights:
+                raise KeyError(f"{self.path} has no column {key!r}; there are {', '.join([*self.scalars, *of_weights])}")
+            used = of_weights.where(averaged=False, eval_stats=of_weights["eval_stats"][0])
+            if used[key].ndim == 3:
+                return self._plot_matrix(key, used, axes)
+            axes.plot(used["step"], used[key], marker="o", label=key)
+        axes.set_xlabel("step")
+        axes.set_title(f"{self.mode}, seed {self.seed}")
+        axes.legend()
+        return axes
+
+    def _plot_matrix(self, key: str, evaluations: Any, axes: Any) -> Any:
+        """The last of matrices [labels, classes], each row as shares of its label."""
+        matrix = evaluations[key][-1].astype(float)
+        image = axes.imshow(matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1), vmin=0, vmax=1, cmap="Blues")
+        axes.figure.colorbar(image, ax=axes, label="share of the label")
+        names = (self.summary or {}).get("classes")
+        if names:
+            axes.set_xticks(range(len(names)), names, rotation=90)
+            axes.set_yticks(range(len(names)), names)
+        axes.set_xlabel("predicted")
+        axes.set_ylabel("label")
+        axes.set_title(f"{self.mode}, seed {self.seed}, step {int(evaluations['step'][-1])}")
+        return axes
 
     def _logged(self, name: str) -> Table:
         lines = read_json_lines(self.path / name)

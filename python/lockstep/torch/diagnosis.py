@@ -1,13 +1,15 @@
 """What the lens has found: the figures of `lockstep diagnose --json`, under the same names, and a few more."""
 import math
 from dataclasses import dataclass
+from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
 from .._files import write_text
 from ..table import Table
-from .noise import LayerNoise
+from .noise import MISSED, LayerNoise
+from .page import bars, document, table
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,7 @@ class Diagnosis:
 
     def save_html(self, path: Union[str, Path]) -> None:
         """Writes one page of HTML, which needs no other file, no script and no network."""
-        from .page import page_of
-        write_text(path, page_of(self))
+        write_text(path, _page_of(self))
 
 
 EFFECTS = ["images per device", "values per channel", "variance missed", "logits: noise", "train - eval", "loss in training",
@@ -185,3 +186,52 @@ def _markdown(header: List[str], rows: List[List[str]]) -> List[str]:
     rule = "|".join((":" + "-" * (width + 1)) if place == 0 else ("-" * (width + 1) + ":")
                     for place, width in enumerate(widths))
     return [line(header), f"|{rule}|", *map(line, rows)]
+
+
+def _page_of(diagnosis: Diagnosis) -> str:
+    """Every figure is a table, too."""
+    title = "BatchNorm's statistics of a few images"
+    body = [f"<h1>{_headline(diagnosis)}</h1>",
+            f"<p>{diagnosis.images} images of {'×'.join(map(str, diagnosis.size)) or 'one value'} went forward through the "
+            f"network, with {diagnosis.weights} weights. Nothing was trained.</p>",
+            *(f"<p>{escape(line)}</p>" for line in diagnosis.notes())]
+    if diagnosis.shares_statistics:
+        body += [f"<p>{escape(line)}</p>" for line in diagnosis.verdicts()]
+        if any(each.verdict == "by image" for each in diagnosis.by_images):
+            body.append('<p class="note">By image: a norm of one image, as InstanceNorm, or BatchNorm with one image per device '
+                        "that is evaluated by each image's own statistics.</p>")
+        body += ["<h2>What so many images per device do</h2>", table(EFFECTS, diagnosis.effects()),
+                 '<p class="note">Variance missed: the share of a layer\'s variance that statistics of so many images do not '
+                 "see, in the layer where it is largest. Logits: distances in standard deviations of the logits. In evaluation "
+                 "running statistics normalise. By own statistics: the loss of each image normalised by its own.</p>"]
+    for each in diagnosis.by_images:
+        body += [f"<h2>{count_of(each.images_per_device)} per device</h2>", _bars_of(each),
+                 '<p class="note">Variance missed by each layer, in the order in which they are called. From the dashed line '
+                 f"on, at {100 * MISSED:.1f} %, it can matter. Bimodality of the images' means: 0.33 of a normal distribution, "
+                 "near 1 of two heaps.</p>",
+                 "<details><summary>Numbers</summary>", table(LAYER_COLUMNS, layer_rows(each)), "</details>"]
+    body.append('<p class="note">A comparison on your own data is the answer; these figures say whether it is worth its time. '
+                "The rule is that of lockstep diagnose.</p>")
+    return document(title, body)
+
+
+def _headline(diagnosis: Diagnosis) -> str:
+    if not diagnosis.shares_statistics:
+        return "Nothing that ran is shared" if diagnosis.not_run else "Nothing is shared: there is nothing to synchronize"
+    told = {"by image": "normalise by image", "synchronize": "synchronize"}
+    parts = []
+    for verdict, advice in told.items():
+        numbers = [each.images_per_device for each in diagnosis.by_images if each.verdict == verdict]
+        if numbers:
+            parts.append(f"{advice} with {count_of(*numbers)} per device")
+    if parts:
+        text = "; ".join(parts)
+        return text[0].upper() + text[1:]
+    if all(each.verdict == "not needed" for each in diagnosis.by_images):
+        return "Synchronizing is not needed"
+    return "Forward passes cannot tell whether to synchronize"
+
+
+def _bars_of(images: ImagesDiagnosis) -> str:
+    return bars(f"Variance missed, {count_of(images.images_per_device)} per device", [layer.layer for layer in images.layers],
+                [layer.missed for layer in images.layers], MISSED)
