@@ -30,6 +30,12 @@ inline float* gradient(const Parameter* parameter, const GradientPart& part) {
   return part.grads + (parameter->offset - part.first_element);
 }
 
+/// The work of a layer that multiplies each of `rows` rows by all of its weights: a convolution,
+/// either way.
+LayerWork forward_work_with_weights(const Layer& layer, std::int64_t weights, std::int64_t rows);
+LayerWork backward_work_with_weights(const Layer& layer, std::int64_t weights, std::int64_t rows,
+                                     std::span<const GradTarget> grads);
+
 /// The class of a layer, for messages: "lockstep::AllReduceLayer".
 std::string class_name(const Layer& layer);
 

@@ -57,6 +57,28 @@ void add_parameter_gradient(Backend& backend, const StepContext& context, const 
   });
 }
 
+LayerWork forward_work_with_weights(const Layer& layer, std::int64_t weights, std::int64_t rows) {
+  LayerWork work = layer.Layer::forward_work();
+  work.bytes += static_cast<double>(weights) * sizeof(float);
+  work.flops = 2 * static_cast<double>(rows) * static_cast<double>(weights);
+  return work;
+}
+
+// The weights' gradient reads x and dy and adds to dw; the input's reads dy and w and writes dx.
+LayerWork backward_work_with_weights(const Layer& layer, std::int64_t weights, std::int64_t rows,
+                                     std::span<const GradTarget> grads) {
+  const double flops = 2 * static_cast<double>(rows) * static_cast<double>(weights);
+  const double weight_bytes = static_cast<double>(weights) * sizeof(float);
+  const double grad_y = element_bytes(layer.output()->grad);
+  LayerWork work{.bytes = element_bytes(layer.inputs()[0]->data) + grad_y + 2 * weight_bytes,
+                 .flops = flops};
+  if (grads[0].tensor) {
+    work.bytes += grad_y + weight_bytes + element_bytes(grads[0]);
+    work.flops += flops;
+  }
+  return work;
+}
+
 std::string class_name(const Layer& layer) {
   const char* mangled = typeid(layer).name();
   int status = 0;

@@ -28,32 +28,13 @@ std::vector<const Parameter*> Conv2dLayer::parameters() const {
   return {weight_, bias_};
 }
 
-double Conv2dLayer::weight_bytes() const {
-  return static_cast<double>(geometry_.weight_elements()) * sizeof(float);
-}
-
-double Conv2dLayer::products() const {
-  return static_cast<double>(output()->data.shape.rows()) *
-         static_cast<double>(geometry_.weight_elements());
-}
-
 LayerWork Conv2dLayer::forward_work() const {
-  LayerWork work = Layer::forward_work();
-  work.bytes += weight_bytes();
-  work.flops = 2 * products();
-  return work;
+  return forward_work_with_weights(*this, geometry_.weight_elements(), output()->data.shape.rows());
 }
 
-// The weights' gradient reads x and dy and adds to dw; the input's reads dy and w and writes dx.
 LayerWork Conv2dLayer::backward_work(std::span<const GradTarget> grads) const {
-  const double grad_y = element_bytes(output()->grad);
-  LayerWork work{.bytes = element_bytes(inputs()[0]->data) + grad_y + 2 * weight_bytes(),
-                 .flops = 2 * products()};
-  if (grads[0].tensor) {
-    work.bytes += grad_y + weight_bytes() + element_bytes(grads[0]);
-    work.flops += 2 * products();
-  }
-  return work;
+  return backward_work_with_weights(*this, geometry_.weight_elements(), output()->data.shape.rows(),
+                                    grads);
 }
 
 void Conv2dLayer::prepare(Backend& backend, bool training) {

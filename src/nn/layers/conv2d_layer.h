@@ -42,9 +42,6 @@ class Conv2dLayer : public Layer {
   const ConvGeometry& geometry() const { return geometry_; }
 
  private:
-  double weight_bytes() const;
-  double products() const;  // of the forward pass
-
   ConvGeometry geometry_;
   Parameter* weight_;
   Parameter* bias_;

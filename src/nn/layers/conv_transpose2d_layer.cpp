@@ -26,32 +26,14 @@ LayerTraits ConvTranspose2dLayer::traits() const {
           .by_image = true};
 }
 
-double ConvTranspose2dLayer::weight_bytes() const {
-  return static_cast<double>(geometry_.weight_elements()) * sizeof(float);
-}
-
-double ConvTranspose2dLayer::products() const {
-  return static_cast<double>(inputs()[0]->data.shape.rows()) *
-         static_cast<double>(geometry_.weight_elements());
-}
-
 LayerWork ConvTranspose2dLayer::forward_work() const {
-  LayerWork work = Layer::forward_work();
-  work.bytes += weight_bytes();
-  work.flops = 2 * products();
-  return work;
+  return forward_work_with_weights(*this, geometry_.weight_elements(),
+                                   inputs()[0]->data.shape.rows());
 }
 
-// The weights' gradient reads x and dy and adds to dw; the input's reads dy and w and writes dx.
 LayerWork ConvTranspose2dLayer::backward_work(std::span<const GradTarget> grads) const {
-  const double grad_y = element_bytes(output()->grad);
-  LayerWork work{.bytes = element_bytes(inputs()[0]->data) + grad_y + 2 * weight_bytes(),
-                 .flops = 2 * products()};
-  if (grads[0].tensor) {
-    work.bytes += grad_y + weight_bytes() + element_bytes(grads[0]);
-    work.flops += 2 * products();
-  }
-  return work;
+  return backward_work_with_weights(*this, geometry_.weight_elements(),
+                                    inputs()[0]->data.shape.rows(), grads);
 }
 
 // Forward is the convolution's gradient of its input, which is wanted in an evaluation, too.

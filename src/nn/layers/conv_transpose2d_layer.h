@@ -27,8 +27,6 @@ class ConvTranspose2dLayer : public Layer {
   std::string export_onnx(OnnxGraph& graph) const override;
 
  private:
-  double weight_bytes() const;
-  double products() const;  // of the forward pass
   void backward_bias(Backend& backend, const StepContext& context) const;
 
   ConvGeometry geometry_;
