@@ -105,11 +105,11 @@ def without_column(text, name):
     return lines
 
 
-@pytest.mark.parametrize("name", ["MISSED", "UNFIT", "MIXTURE", "ALIKE", "APART", "KINDS"])
+@pytest.mark.parametrize("name", ["MISSED", "MISSED_ALONE", "UNFIT", "MIXTURE", "ALIKE", "APART", "KINDS"])
 def test_a_threshold_is_the_program_s(name):
     from lockstep.torch import noise
     source = (ROOT / "src/train/diagnosis/diagnosis.h").read_text()
-    number, divisor = re.search(rf"k{name.title()} = ([0-9.]+)(?: / ([0-9.]+))?;", source).groups()
+    number, divisor = re.search(rf"k{name.title().replace('_', '')} = ([0-9.]+)(?: / ([0-9.]+))?;", source).groups()
     assert getattr(noise, name) == float(number) / float(divisor or 1)
 
 

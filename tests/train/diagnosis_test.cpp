@@ -119,7 +119,7 @@ TEST_CASE("the rule: one image alone, by how far images' variances are apart") {
   CHECK(alone(1.2).reason.find("10.0 % of the variance at b, which") != std::string::npos);
   CHECK(alone(3, WeightsOrigin::kPretrained).verdict == SyncVerdict::kSynchronize);
   CHECK(judged(2, 0.1, 8, 1, WeightsOrigin::kInitial, 0.5, 3).verdict == SyncVerdict::kCannotTell);
-  CHECK(judged(1, 0.06, 8, 1, WeightsOrigin::kInitial, 0.5, 3).verdict == SyncVerdict::kNotNeeded);
+  CHECK(judged(1, 0.03, 8, 1, WeightsOrigin::kInitial, 0.5, 3).verdict == SyncVerdict::kNotNeeded);
   // A layer with one value per image has no variance of an image.
   ImagesDiagnosis pooled = alone(3);
   pooled.layers.push_back({.layer = "pool", .values = 1, .missed = 0.1});
@@ -147,7 +147,8 @@ TEST_CASE("the rule: missed variance first, then whether an image is alone") {
   CHECK(judged(1, 0.063, 8).reason.find("misses 6.3 % of the variance at b") != std::string::npos);
   CHECK(judged(2, 0.063, 8).verdict == SyncVerdict::kCannotTell);
   CHECK(judged(2, 0.063, 0).verdict == SyncVerdict::kCannotTell);
-  CHECK(judged(1, 0.062, 8).verdict == SyncVerdict::kNotNeeded);
+  CHECK(judged(1, 0.032, 8).verdict == SyncVerdict::kCannotTell);
+  CHECK(judged(1, 0.031, 8).verdict == SyncVerdict::kNotNeeded);
   CHECK(judged(2, 0.062, 8).verdict == SyncVerdict::kNotNeeded);
   CHECK(judged(8, 0.03, 8).verdict == SyncVerdict::kNotNeeded);
   CHECK(judged(2, 0.07, 2).verdict == SyncVerdict::kNotNeeded);

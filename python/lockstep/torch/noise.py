@@ -10,11 +10,14 @@ import numpy as np
 
 from ..table import Array
 
-# These are the program's (kMissed, kUnfit, kMixture, kAlike, kApart, kKinds). tests/python compares them.
+# These are the program's (kMissed, kMissedAlone, kUnfit, kMixture, kAlike, kApart, kKinds). tests/python compares them.
 
 # The share of the variance that statistics may miss before it can matter: their mean is then off by a quarter of a standard
 # deviation.
 MISSED = 1.0 / 16
+
+# The same where one image is alone on a device.
+MISSED_ALONE = 1.0 / 32
 
 # How many times the loss of training the loss of evaluation may be before the running statistics do not fit the weights.
 UNFIT = 1.5
@@ -135,7 +138,7 @@ def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], 
     - Trained weights do better by each image's own statistics than by their running ones, by UNFIT: evaluate by the former.
     - MIXTURE of a layer's variance lies between images. Statistics of many are then a mixture that fits none of them:
       normalise by image. Weights that were pretrained by another norm are left out.
-    - Statistics that miss less than MISSED in every layer are good enough.
+    - Statistics that miss less than MISSED in every layer are good enough, those of one image less than MISSED_ALONE.
     - Where those of one image miss more, an evaluation by running ones does not see what training saw. With pretrained weights:
       synchronize. With others synchronize where images are ALIKE, and normalise by image where they are APART; between them
       nobody can tell.
@@ -160,7 +163,7 @@ def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], 
     if global_batch and together >= global_batch:
         return "not needed", f"the global batch has no more than {global_batch} images"
     missed = f"{100 * worst.missed:.1f} % of the variance at {worst.layer}"
-    if worst.missed < MISSED:
+    if worst.missed < (MISSED_ALONE if together == 1 else MISSED):
         return "not needed", f"they miss {missed}, and less at other layers"
     if together == 1 and weights == "pretrained":
         return "synchronize", f"it misses {missed}, which an evaluation by running statistics has"

@@ -103,7 +103,7 @@ Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch, Weigh
   const LayerNoise& worst = images.worst();
   const std::string missed =
       fmt::format("{:.1f} % of the variance at {}", 100 * worst.missed, worst.layer);
-  if (worst.missed < kMissed) {
+  if (worst.missed < (images.together == 1 ? kMissedAlone : kMissed)) {
     return {SyncVerdict::kNotNeeded, fmt::format("they miss {}, and less at other layers", missed)};
   }
   if (images.together == 1 && origin == WeightsOrigin::kPretrained) {
