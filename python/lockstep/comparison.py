@@ -2,6 +2,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple, Union
 
@@ -150,6 +151,14 @@ class Comparison:
     def __str__(self) -> str:
         first = [f"{self.best.claim}.", f"{self.best.cost}."] if self.best else []
         return "\n".join([*first, self.answers, *self.verdicts])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, a row for each way to evaluate a mode, and the differences."""
+        first = f"<p><b>{escape(self.best.claim)}.</b> {escape(self.best.cost)}.</p>" if self.best else ""
+        rows = Table.from_records([{"row": row.name, f"{self.score_name}, mean": row.score.mean, "sd": row.score.sd, "seeds": row.score.n}
+                                   for row in self.rows.values()])
+        said = "".join(f"<li>{escape(verdict)}</li>" for verdict in self.verdicts)
+        return f"{first}{rows._repr_html_()}<ul>{said}</ul>"
 
     @property
     def modes(self) -> List[str]:

@@ -1,5 +1,6 @@
 """One training, by the files of its folder."""
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Union
 
@@ -51,6 +52,12 @@ class Run:
         """The events of these types, without the key `type`."""
         return [{name: value for name, value in event.items() if name != "type"}
                 for event in self.events if event["type"] in types]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what the run is, and its evaluations."""
+        about = f"{self.path}: {self.mode}, seed {self.seed}, {self.status}"
+        shown = Table({name: column for name, column in self.evaluations.items() if column.dtype != object and column.ndim == 1})
+        return f"<p>{escape(about)}</p>{shown._repr_html_()}"
 
     @property
     def header(self) -> Dict[str, Any]:

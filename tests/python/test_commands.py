@@ -29,6 +29,13 @@ def test_scores_are_the_command_s(program, run):
         found.mIuO
 
 
+def test_what_a_notebook_shows(program, run, tmp_path):
+    assert "seed 0, done</p><table>" in lockstep.read_run(run)._repr_html_() and "mIoU" in lockstep.read_run(run)._repr_html_()
+    found = lockstep.compare(CONFIG, output=tmp_path / "compare", seeds=1, devices="cpu:2", images=False, progress=False)
+    shown = found._repr_html_()
+    assert f"<b>{found.best.claim}.</b>" in shown and "<td>sync by own</td>" in shown and f"<li>{found.verdicts[0]}</li>" in shown
+
+
 def test_maps_files_and_pages(program, run, tmp_path):
     subprocess.run([program, "data", "preview", run / "config.toml", "-n", "1", "-o", tmp_path / "photos"], capture_output=True, check=True)
     photo = tmp_path / "photos/000_image.png"
