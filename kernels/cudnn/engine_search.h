@@ -31,7 +31,7 @@ constexpr std::size_t most_workspace(std::size_t device_bytes) {
 struct FoundPlan {
   std::string name;  // of its engine
   WeightOrder order = WeightOrder::kOutInTaps;
-  CudnnPlan cudnn;
+  CudnnPlan cudnn = {};
   double milliseconds = 0;  // when it was chosen; 0: it was not timed
 };
 

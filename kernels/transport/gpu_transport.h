@@ -51,12 +51,12 @@ class GpuTransport : public Transport {
 
   int rank() const { return rank_; }
   int ordinal() const { return run_->ordinals[static_cast<std::size_t>(rank_)]; }
-  /// REQUIRES: attached (throws Error otherwise).
+  /// Both throw Error unless the transport is attached.
+  GpuOperations& backend() const;
   Stream stream() const { return backend().stream(); }
 
  protected:
   const GpuRun& run() const { return *run_; }
-  GpuOperations& backend() const;
   /// Device memory of the calls in turn: each has what it needs behind what the one before has
   /// issued to the same stream.
   struct Growing {

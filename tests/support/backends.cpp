@@ -19,7 +19,7 @@ std::vector<NamedBackend> all_backends(const BackendOptions& of_gpu) {
 std::vector<NamedBackend> available_backends() { return all_backends({.tf32 = false}); }
 
 std::vector<NamedBackend> backends_by_image() {
-  return return all_backends({.tf32 = false, .sums_by_image = true});
+  return all_backends({.tf32 = false, .sums_by_image = true});
 }
 
 }  // namespace lockstep::test
