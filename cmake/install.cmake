@@ -48,7 +48,7 @@ endfunction()
 lockstep_library(lockstep_archive STATIC)
 
 # What the archive's objects need, by the names that a linker knows.
-set(libraries dnnl fmt png turbojpeg xxhash z gomp pthread)
+set(libraries dnnl fmt png tiff turbojpeg xxhash z gomp pthread)
 set(LOCKSTEP_LIBRARY_PATHS)
 if(LOCKSTEP_HAS_CUDA)
   get_filename_component(cuda_libraries ${CUDA_cudart_static_LIBRARY} DIRECTORY)

@@ -102,7 +102,9 @@ bool applies(const std::string& key, const DataLayout& layout) {
   const bool of_generated =
       key == "data.size" || key == "data.train_images" || key == "data.val_images";
   const bool of_files = key == "data.root" || key == "data.train" || key == "data.val" ||
-                        key == "data.skip_broken" || key == "data.mask_values";
+                        key == "data.skip_broken" || key == "data.mask_values" ||
+                        key == "data.bands" || key == "data.channels" ||
+                        key == "data.channel_files" || key == "data.nodata";
   if (key == "data.num_classes") return layout.classes.empty();
   return layout.generated ? !of_files : !of_generated;
 }

@@ -17,6 +17,7 @@
 #include "run/confusion_matrix.h"
 #include "train/before_training.h"
 #include "train/inference/image_files.h"
+#include "train/settled_data.h"
 
 namespace lockstep {
 namespace {
@@ -68,10 +69,33 @@ void print_classes(const DataReport& report) {
   fmt::print("weight: median frequency of the classes / frequency of the class (training)\n");
 }
 
+/// Of 8 bits in 0..1, of others in units of their own.
+std::string list_of(const std::vector<double>& values, bool eight_bits) {
+  std::string list;
+  for (const double value : values) {
+    list += list.empty() ? "" : ", ";
+    list += eight_bits ? fmt::format("{:.3f}", value) : fmt::format("{:.6g}", value);
+  }
+  return list;
+}
+
+std::string types_text(const SplitReport& split) {
+  std::string text;
+  for (const auto& [type, found] : split.types)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", found.images, to_string(type));
+  return text;
+}
+
 void print_normalization(const SplitReport& train) {
+  const bool eight_bits = train.types.size() == 1 && train.types.contains(PixelType::kUint8);
+  if (!eight_bits || train.mean.size() != 3) {
+    fmt::print("\ntraining images: {}, channels: {}\nleast = [{}]\nmost = [{}]\n",
+               types_text(train), train.mean.size(), list_of(train.least, eight_bits),
+               list_of(train.most, eight_bits));
+  }
   fmt::print("\nmean and standard deviation of the training images, for [data]:\n");
-  fmt::print("mean = [{:.3f}, {:.3f}, {:.3f}]\n", train.mean[0], train.mean[1], train.mean[2]);
-  fmt::print("std = [{:.3f}, {:.3f}, {:.3f}]\n\n", train.std[0], train.std[1], train.std[2]);
+  fmt::print("mean = [{}]\n", list_of(train.mean, eight_bits));
+  fmt::print("std = [{}]\n\n", list_of(train.std, eight_bits));
 }
 
 void print_weights(const std::vector<double>& weights) {
@@ -100,6 +124,8 @@ Json to_json(const SplitReport& split) {
   Json sizes = Json::array();
   for (const auto& [size, count] : split.sizes)
     sizes.push_back({{"height", size.first}, {"width", size.second}, {"images", count}});
+  Json types = Json::object();
+  for (const auto& [type, found] : split.types) types[to_string(type)] = found.images;
   return {{"split", split.name},
           {"images", split.images},
           {"examined", split.examined},
@@ -110,6 +136,10 @@ Json to_json(const SplitReport& split) {
           {"class_images", split.class_images},
           {"without_labels", split.without_labels},
           {"broken", split.broken},
+          {"types", types},
+          {"channels", split.mean.size()},
+          {"least", split.least},
+          {"most", split.most},
           {"mean", split.sizes.empty() ? Json(nullptr) : Json(split.mean)},
           {"std", split.sizes.empty() ? Json(nullptr) : Json(split.std)}};
 }
@@ -203,7 +233,8 @@ std::vector<std::string> preview_data(const Config& config, std::int64_t count,
   return samples;
 }
 
-void show_preview(const Config& config, const DataArguments& arguments) {
+void show_preview(Config config, const DataArguments& arguments) {
+  settle_data(config);
   const std::filesystem::path& folder = arguments.common.output;
   const auto samples = preview_data(config, arguments.count == 0 ? 12 : arguments.count, folder);
   if (arguments.common.json) {

@@ -70,6 +70,7 @@ Size parse_size(const std::string& text) {
 
 void export_onnx(const TrainedModel& model, const Size& size, const ExportArguments& arguments) {
   const OnnxOptions options{.fold_batch_norm = !arguments.plain,
+                            .channels = model.config.data.channels,
                             .size_divisor = model.architecture.size_divisor,
                             .height = size.height,
                             .width = size.width,

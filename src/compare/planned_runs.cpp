@@ -21,6 +21,7 @@
 #include "train/diagnosis/diagnosis.h"
 #include "train/diagnosis/sync_layers.h"
 #include "train/plan.h"
+#include "train/settled_data.h"
 
 namespace lockstep {
 namespace {
@@ -104,6 +105,11 @@ std::vector<std::string> run_overrides(const CompareRequest& request, const Plan
   return overrides;
 }
 
+fs::path folder_of(const CompareRequest& request, const Config& config) {
+  return request.output.empty() ? config.run.work_dir / (config.run.name + "-compare")
+                                : request.output;
+}
+
 /// The one that a comparison has begun under the mode's former name goes on.
 fs::path run_folder_of(const fs::path& comparison, const Cell& cell, int seed) {
   const fs::path former = comparison / fmt::format("virtual-s{}", seed);
@@ -111,11 +117,36 @@ fs::path run_folder_of(const fs::path& comparison, const Cell& cell, int seed) {
   return comparison / fmt::format("{}-s{}", cell.folder(), seed);
 }
 
-PlannedRun make_run(const CompareRequest& request, const ComparisonPlan& plan,
+/// What one measurement says of all runs of a comparison.
+void take_normalization(const DataOptions& from, DataOptions& to) {
+  to.normalize = from.normalize;
+  to.pixels = from.pixels;
+  to.mean = from.mean;
+  to.std = from.std;
+}
+
+/// Measured, or as a run that the folder holds has it; runs that are done can be compared without
+/// their data.
+void settle_comparison(const fs::path& folder, Config& config) {
+  std::error_code missing;
+  fs::path begun;
+  for (const auto& entry : fs::directory_iterator(folder, missing)) {
+    if (RunFolder{entry.path()}.holds_run() && (begun.empty() || entry.path() < begun))
+      begun = entry.path();
+  }
+  try {
+    settle_data(config, begun);
+  } catch (const DataError&) {
+    if (begun.empty()) throw;
+  }
+}
+
+PlannedRun make_run(const CompareRequest& request, const ComparisonPlan& plan, const Config& common,
                     const std::string& devices, const PlannedCell& cell, int seed) {
   TrainRequest run;
   run.config = load_config(request.config, run_overrides(request, cell, seed), &run.warnings,
                            *request.tables);
+  take_normalization(common.data, run.config.data);
   run.devices = cell.on_one_device ? single_device(parse_devices(devices).front()) : devices;
   run.output = run_folder_of(plan.folder, cell.cell, seed);
   run.console = request.console;
@@ -368,8 +399,9 @@ Config common_config(const TrainSummary& run, const Tables& tables) {
 }  // namespace
 
 ComparisonPlan plan_comparison(const CompareRequest& request) {
-  const Config config = load_config(request.config, request.overrides, nullptr, *request.tables);
+  Config config = load_config(request.config, request.overrides, nullptr, *request.tables);
   check_can_be_written(config);
+  settle_comparison(folder_of(request, config), config);
   const std::string devices = request.devices.empty() ? default_devices() : request.devices;
   ComparisonPlan plan;
   plan.layout = make_rank_layout(request.world, parse_devices(devices));
@@ -380,8 +412,7 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
     plan.why = std::move(found.why);
   }
   plan.modes = modes_of(named, config);
-  plan.folder = request.output.empty() ? config.run.work_dir / (config.run.name + "-compare")
-                                       : request.output;
+  plan.folder = folder_of(request, config);
   if (!request.images.empty() && request.world.get().size() > 1) {
     throw ConfigError(
         "--images-per-device is for one process: slices of its devices stand for all others");
@@ -393,7 +424,7 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
   for (const PlannedCell& cell : cells) plan.cells.push_back(cell.cell);
   for (int seed = 0; seed < request.seeds; ++seed) {
     for (const PlannedCell& cell : cells)
-      plan.runs.push_back(make_run(request, plan, devices, cell, seed));
+      plan.runs.push_back(make_run(request, plan, config, devices, cell, seed));
   }
   return plan;
 }

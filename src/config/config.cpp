@@ -52,6 +52,7 @@ class ConfigReader {
   void convert_momentum();
   void check();
   void check_data();
+  void check_channels();
   void check_classes();
   void check_class_weights(const std::string& section, const LossOptions& options);
   void check_class_names();
@@ -252,7 +253,24 @@ void ConfigReader::check_norm() {
   }
 }
 
+// Of images of other channels than three the defaults of mean and std say nothing, and a run writes
+// them down all the same.
+void ConfigReader::check_channels() {
+  const DataOptions& data = config_.data;
+  const auto channels = static_cast<std::size_t>(data.channels);
+  const auto check = [&](const char* key, std::size_t numbers, bool counts) {
+    if (!has(key) || !counts || numbers == channels) return;
+    error(key, fmt::format("{} has {} numbers, but data.channels is {}", key, numbers, channels),
+          "one for each channel");
+  };
+  const DataOptions defaults;
+  check("data.mean", data.mean.size(), data.mean.size() != 1 && data.mean != defaults.mean);
+  check("data.std", data.std.size(), data.std.size() != 1 && data.std != defaults.std);
+  check("data.bands", data.bands.size(), true);
+}
+
 void ConfigReader::check_data() {
+  check_channels();
   // A count that is there and 0 is wrong, and that has been said.
   const bool counted = config_.data.num_classes != 0 || has("data.num_classes");
   is_known("data.layout", config_.data.layout, config_.tables->layouts);

@@ -34,9 +34,11 @@ void warn(Judged& judged, std::string key, std::string message, std::string reme
 // --- data ---
 
 void judge_normalization(const DataOptions& data, Judged& judged) {
-  const auto judge = [&](const char* key, const std::array<float, 3>& values) {
-    if (*std::max_element(values.begin(), values.end()) <= 1) return;
-    std::array<float, 3> divided = values;
+  const bool of_bytes = data.pixels.value_or(PixelType::kUint8) == PixelType::kUint8;
+  if (!of_bytes || data.channels != 3 || data.normalize || data.mean.empty()) return;
+  const auto judge = [&](const char* key, const std::vector<float>& values) {
+    if (std::ranges::all_of(values, [](float value) { return value <= 1; })) return;
+    std::vector<float> divided = values;
     for (float& value : divided) value = std::round(value / 255 * 1000) / 1000;
     refuse(judged, key,
            fmt::format("{} = [{}] is of images in 0..255, but here it is of RGB in 0..1", key,

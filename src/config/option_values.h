@@ -216,30 +216,18 @@ struct Codec<std::array<float, 2>> {
   }
 };
 
-/// A number for each of red, green and blue.
-template <>
-struct Codec<std::array<float, 3>> {
-  static std::string expects(const Option& option) {
-    return "[r, g, b], each " + describe(option.in, "a number");
-  }
-  static bool parse(const toml::node& node, std::array<float, 3>& field, const Option& option) {
-    const auto values = number_list(node, 3, option.in);
-    for (std::size_t i = 0; values && i < 3; ++i) field[i] = static_cast<float>((*values)[i]);
-    return values.has_value();
-  }
-  static std::string write(const std::array<float, 3>& field, const Option&) {
-    return fmt::format("[{}]", fmt::join(field, ", "));
-  }
-};
-
-template <std::floating_point T>
+template <typename T>
+requires std::is_arithmetic_v<T>
 struct Codec<std::vector<T>> {
   static std::string expects(const Option& option) {
-    return "a list, each " + describe(option.in, "a number");
+    return "a list, each " + describe(option.in, std::is_integral_v<T> ? "an integer" : "a number");
   }
   static bool parse(const toml::node& node, std::vector<T>& field, const Option& option) {
     const auto values = number_list(node, 0, option.in);
-    if (!values) return false;
+    const auto is_no_value = [](double value) {
+      return std::is_integral_v<T> && std::floor(value) != value;
+    };
+    if (!values || std::any_of(values->begin(), values->end(), is_no_value)) return false;
     field.clear();
     for (const double value : *values) field.push_back(static_cast<T>(value));
     return true;

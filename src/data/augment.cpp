@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/rng.h"
+#include "data/normalize.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -58,14 +59,30 @@ int resized_extent(int extent, int part, int crop) {
   return std::max(crop, scaled_extent(extent, static_cast<float>(crop) / static_cast<float>(part)));
 }
 
-template <std::size_t channels, typename Value>
-void flip_columns(int height, int width, Value* pixels) {
+/// `fixed`: the number of channels where it is known while compiling, or 0.
+template <std::size_t fixed, typename Value>
+void flip_columns(int height, int width, std::size_t channels, Value* pixels) {
+  if constexpr (fixed != 0) channels = fixed;
   for (int y = 0; y < height; ++y) {
     Value* left = pixels + static_cast<std::size_t>(y) * static_cast<std::size_t>(width) * channels;
     Value* right = left + static_cast<std::size_t>(width - 1) * channels;
     for (; left < right; left += channels, right -= channels)
       std::swap_ranges(left, left + channels, right);
   }
+}
+
+void flip_columns(Image& image) {
+  with_values(image, [&](auto& values) {
+    const auto channels = static_cast<std::size_t>(image.channels);
+    if (channels == 3) return flip_columns<3>(image.height, image.width, 3, values.data());
+    flip_columns<0>(image.height, image.width, channels, values.data());
+  });
+}
+
+/// One number for each channel.
+std::vector<float> for_channels(std::vector<float> values, std::size_t channels) {
+  values.resize(channels, values.empty() ? 0 : values.front());
+  return values;
 }
 
 }  // namespace
@@ -83,28 +100,60 @@ void expose(const ExposureOptions& options, std::uint64_t seed, Split split, std
   for (std::uint8_t& pixel : image.pixels) pixel = table[pixel];
 }
 
-Normalizer::Normalizer(const DataOptions& options) : table_{} {
-  for (std::size_t c = 0; c < 3; ++c) {
-    if (!(options.std[c] > 0))
-      throw ConfigError(concat("data.std has ", options.std[c], ": expected > 0"));
-    for (std::size_t value = 0; value < 256; ++value) {
-      table_[c][value] = (static_cast<float>(value) / 255.0F - options.mean[c]) / options.std[c];
-    }
+Normalizer::Normalizer(const DataOptions& options)
+    : by_image_(normalizes_by_image(options)),
+      channels_(static_cast<std::size_t>(options.channels)),
+      mean_(for_channels(options.mean, channels_)),
+      std_(for_channels(options.std, channels_)),
+      table_(channels_) {
+  check_normalization(options);
+  for (std::size_t c = 0; c < channels_; ++c) {
+    if (!(std_[c] > 0)) throw ConfigError(concat("data.std has ", std_[c], ": expected > 0"));
+    for (std::size_t value = 0; value < 256; ++value)
+      table_[c][value] = (static_cast<float>(value) / 255.0F - mean_[c]) / std_[c];
   }
+}
+
+template <std::size_t fixed, typename Value, typename Normalize>
+void Normalizer::fill(const Image& image, const std::vector<Value>& values, Size padded,
+                      const Normalize& normalize, float* result) const {
+  const std::size_t channels = fixed == 0 ? channels_ : fixed;
+  const Value* in = values.data();
+  const auto right = static_cast<std::size_t>(padded.width - image.width) * channels;
+  for (int y = 0; y < image.height; ++y) {
+    for (int x = 0; x < image.width; ++x) {
+      for (std::size_t c = 0; c < channels; ++c) *result++ = normalize(c, *in++);
+    }
+    result = std::fill_n(result, right, 0.0F);
+  }
+  std::fill_n(result,
+              static_cast<std::size_t>(padded.height - image.height) *
+                  static_cast<std::size_t>(padded.width) * channels,
+              0.0F);
 }
 
 void Normalizer::apply(const Image& image, Size padded, float* result) const {
   LOCKSTEP_CHECK(image.height <= padded.height && image.width <= padded.width, "an image of ",
                  to_string(Size{image.height, image.width}), " does not fit ", to_string(padded));
-  const std::uint8_t* in = image.pixels.data();
-  for (int y = 0; y < image.height; ++y) {
-    for (int x = 0; x < image.width; ++x) {
-      for (std::size_t c = 0; c < 3; ++c) *result++ = table_[c][*in++];
-    }
-    result = std::fill_n(result, (padded.width - image.width) * 3, 0.0F);
+  LOCKSTEP_CHECK(image.channels == static_cast<int>(channels_), "an image of ", image.channels,
+                 " channels, expected ", channels_);
+  const float unit = image.type == PixelType::kUint8 ? 255.0F : 1.0F;
+  const auto scaled = [&](std::size_t c, auto value) {
+    const float normal = (static_cast<float>(value) / unit - mean_[c]) / std_[c];
+    return std::isnan(normal) ? 0.0F : normal;
+  };
+  if (by_image_) {
+    const auto there = [](std::size_t, float value) { return std::isnan(value) ? 0.0F : value; };
+    fill<0>(image, image.floats, padded, there, result);
+  } else if (!image.floats.empty()) {
+    fill<0>(image, image.floats, padded, scaled, result);
+  } else if (!image.words.empty()) {
+    fill<0>(image, image.words, padded, scaled, result);
+  } else {
+    const auto looked_up = [&](std::size_t c, std::uint8_t value) { return table_[c][value]; };
+    if (channels_ == 3) return fill<3>(image, image.pixels, padded, looked_up, result);
+    fill<0>(image, image.pixels, padded, looked_up, result);
   }
-  std::fill_n(result, static_cast<std::size_t>(padded.height - image.height) * padded.width * 3,
-              0.0F);
 }
 
 Size padded_size(Size size, int divisor) {
@@ -165,7 +214,7 @@ void Augmenter::apply(const Sample& sample, std::int64_t index, std::int64_t epo
   const Size whole{sample.image.height, sample.image.width};
   const AugmentDraw draw = draw_augment(options_, whole, seed_, index, epoch);
   resizer_.resize(sample.image, draw.scaled, draw.window, image_);
-  if (draw.flip) flip_columns<3>(image_.height, image_.width, image_.pixels.data());
+  if (draw.flip) flip_columns(image_);
   if (options_.photometric) distort_colors(draw, image_);
   normalizer_.apply(image_, size_, image);
   if (task_ == Task::kClassification) {
@@ -177,17 +226,27 @@ void Augmenter::apply(const Sample& sample, std::int64_t index, std::int64_t epo
 
 void Augmenter::apply_to_labels(const LabelMap& labels, const AugmentDraw& draw, Label* result) {
   resizer_.resize(labels, draw.scaled, draw.window, labels_);
-  if (draw.flip) flip_columns<1>(labels_.height, labels_.width, labels_.pixels.data());
+  if (draw.flip) flip_columns<1>(labels_.height, labels_.width, 1, labels_.pixels.data());
   pad_labels(labels_, size_, ignored_, result);
 }
 
 Image denormalize(const Batch& batch, std::size_t place, const DataOptions& options) {
-  const auto [height, width] = batch.size;
-  Image image{height, width, {}};
-  image.pixels.resize(static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * 3);
-  const float* normalised = batch.images.data() + place * image.pixels.size();
-  for (std::size_t i = 0; i < image.pixels.size(); ++i) {
-    const float value = (normalised[i] * options.std[i % 3] + options.mean[i % 3]) * 255;
+  const auto channels = static_cast<std::size_t>(options.channels);
+  const bool eight_bits = options.pixels.value_or(PixelType::kUint8) == PixelType::kUint8;
+  Image image{batch.size.height, batch.size.width, {}, options.channels};
+  const std::size_t values =
+      static_cast<std::size_t>(image.height) * static_cast<std::size_t>(image.width) * channels;
+  const float* normalised = batch.images.data() + place * values;
+  if (!eight_bits || channels != 3 || normalizes_by_image(options)) {
+    image.type = PixelType::kFloat32;
+    image.floats.assign(normalised, normalised + values);
+    return picture_of(image, options.display);
+  }
+  image.pixels.resize(values);
+  const std::vector<float> mean = for_channels(options.mean, channels);
+  const std::vector<float> std = for_channels(options.std, channels);
+  for (std::size_t i = 0; i < values; ++i) {
+    const float value = (normalised[i] * std[i % 3] + mean[i % 3]) * 255;
     image.pixels[i] = static_cast<std::uint8_t>(std::lround(std::clamp(value, 0.F, 255.F)));
   }
   return image;

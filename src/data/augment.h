@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "data/resize.h"
 #include "lockstep/data/batch.h"
@@ -14,20 +15,31 @@
 
 namespace lockstep {
 
-/// Applies the exposure of sample `index`: x*g + o*(1-g), rounded, to the 8-bit image.
+/// Applies the exposure of sample `index`: x*g + o*(1-g), rounded. REQUIRES: 8 bits.
 void expose(const ExposureOptions& options, std::uint64_t seed, Split split, std::int64_t index,
             Image& image);
 
-/// Turns 8-bit RGB into (x/255 - mean) / std. Immutable, so safe from several threads.
+/// Turns 8-bit values into (x/255 - mean) / std, others into (x - mean) / std; leaves an image as
+/// it is that its own numbers have normalised. What is not there becomes 0. Immutable, so safe from
+/// several threads.
 class Normalizer {
  public:
   explicit Normalizer(const DataOptions& options);
-  /// Fills `result` [padded.height, padded.width, 3]; right and bottom of the image are zeros, the
-  /// mean colour. REQUIRES: the image is not larger than `padded`.
+  /// Fills `result` [padded.height, padded.width, channels]; right and bottom of the image are
+  /// zeros, the mean colour. REQUIRES: the image is not larger than `padded` and has the options'
+  /// channels.
   void apply(const Image& image, Size padded, float* result) const;
 
  private:
-  std::array<std::array<float, 256>, 3> table_;  // [channel][value]
+  /// `fixed`: the number of channels where it is known while compiling, or 0.
+  template <std::size_t fixed, typename Value, typename Normalize>
+  void fill(const Image& image, const std::vector<Value>& values, Size padded,
+            const Normalize& normalize, float* result) const;
+
+  bool by_image_;
+  std::size_t channels_;
+  std::vector<float> mean_, std_;              // [channel]
+  std::vector<std::array<float, 256>> table_;  // [channel][value] of 8 bits
 };
 
 /// What an image fills when its sides become multiples of `divisor`.
@@ -57,7 +69,7 @@ AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_
 
 /// Brightness, contrast, saturation and hue in place, as SSD's and mmsegmentation's photometric
 /// distortion: shift by +-32, factors 0.5..1.5, +-18 degrees, each applied with probability 1/2;
-/// values are clamped to 0..255 after each step and rounded at the end.
+/// values are clamped to 0..255 after each step and rounded at the end. REQUIRES: 8-bit RGB.
 void distort_colors(const AugmentDraw& draw, Image& image);
 
 /// Augments sample after sample, keeping its scratch memory. Used by one thread.
@@ -65,8 +77,8 @@ class Augmenter {
  public:
   /// Samples leave with `size`, which the loader has chosen.
   Augmenter(const DataOptions& options, std::uint64_t seed, Size size);
-  /// Fills `image` [size.height, size.width, 3] and `labels`, [size.height, size.width] or one of
-  /// the whole image.
+  /// Fills `image` [size.height, size.width, channels] and `labels`, [size.height, size.width] or
+  /// one of the whole image.
   void apply(const Sample& sample, std::int64_t index, std::int64_t epoch, float* image,
              Label* labels);
 
@@ -84,8 +96,9 @@ class Augmenter {
   LabelMap labels_;
 };
 
-/// Image `place` of the batch: the way back from what the loader has made of 0..255, rounded, and
-/// cut off where augmentation has led beyond.
+/// Image `place` of the batch as a picture: of 8-bit RGB the way back from what the loader has made
+/// of 0..255, rounded, and cut off where augmentation has led beyond; of others what picture_of
+/// shows of data.display.
 Image denormalize(const Batch& batch, std::size_t place, const DataOptions& options);
 
 }  // namespace lockstep

@@ -32,6 +32,9 @@ class SomeSamples final : public Dataset {
     all_->load(in_all(index), sample);
   }
   Size image_size(std::int64_t index) const override { return all_->image_size(in_all(index)); }
+  PixelType pixel_type(std::int64_t index) const override {
+    return all_->pixel_type(in_all(index));
+  }
   std::string describe(std::int64_t index) const override { return all_->describe(in_all(index)); }
   std::vector<std::string> files(std::int64_t index) const override {
     return all_->files(in_all(index));
@@ -125,6 +128,7 @@ class Relabelled final : public Dataset {
     std::replace(sample.labels.pixels.begin(), sample.labels.pixels.end(), from_, to_);
   }
   Size image_size(std::int64_t index) const override { return dataset_->image_size(index); }
+  PixelType pixel_type(std::int64_t index) const override { return dataset_->pixel_type(index); }
   std::string describe(std::int64_t index) const override { return dataset_->describe(index); }
   std::vector<std::string> files(std::int64_t index) const override {
     return dataset_->files(index);

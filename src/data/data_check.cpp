@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <iterator>
 #include <mutex>
@@ -11,6 +12,7 @@
 
 #include "data/for_each_sample.h"
 #include "data/formats/file_dataset.h"
+#include "data/normalize.h"
 #include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
@@ -25,8 +27,6 @@ constexpr std::int64_t kMostPixels = std::int64_t{1} << 25;
 constexpr std::size_t kNamed = 3;
 // Of two, one may have what the other has not.
 constexpr std::int64_t kFewMasks = 3;
-// Of 16 bits, that a picture with some exposure uses at least.
-constexpr int kLeastOf16Bits = 1 << 14;
 // Crops somewhat larger than the smaller images are common practice.
 constexpr double kLeastFilled = 0.5;
 
@@ -36,15 +36,17 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 struct SampleSums {
   std::vector<std::int64_t> class_labels;
   std::int64_t labels = 0, ignored = 0;
-  std::array<std::uint64_t, 3> sum{}, squares{};  // of 0..255
+  std::vector<PixelMoments> moments;  // [channel]
   std::uint64_t hash = 0;
-  std::optional<int> largest_of_16_bits;
+  bool alpha_dropped = false;
   std::vector<Color> palette;  // of the mask
 };
 
 std::uint64_t hash_of(const Image& image) {
-  const std::string_view bytes(reinterpret_cast<const char*>(image.pixels.data()),
-                               image.pixels.size());
+  const std::string_view bytes = with_values(image, [](const auto& values) {
+    return std::string_view(reinterpret_cast<const char*>(values.data()),
+                            values.size() * sizeof(values.front()));
+  });
   const std::uint64_t hash = std::hash<std::string_view>{}(bytes) + at(image.width);
   return hash == 0 ? 1 : hash;
 }
@@ -57,21 +59,18 @@ SampleSums sum_of(const Sample& sample, int classes) {
   }
   sums.labels =
       std::accumulate(sums.class_labels.begin(), sums.class_labels.end(), std::int64_t{0});
-  const std::vector<std::uint8_t>& pixels = sample.image.pixels;
-  for (std::size_t i = 0; i + 2 < pixels.size(); i += 3) {
-    for (std::size_t c = 0; c < 3; ++c) {
-      const std::uint64_t value = pixels[i + c];
-      sums.sum[c] += value;
-      sums.squares[c] += value * value;
-    }
-  }
+  sums.moments = moments_of(sample.image);
   sums.hash = hash_of(sample.image);
   return sums;
 }
 
 // What the files say beside the pixels that are learnt from.
-void look_at_files(const std::vector<std::string>& files, SampleSums& sums) {
-  if (!files.empty()) sums.largest_of_16_bits = read_largest_value(files.front());
+void look_at_files(const std::vector<std::string>& files, const DataOptions& options,
+                   SampleSums& sums) {
+  if (!files.empty()) {
+    const ImageInfo info = read_image_info(files.front(), image_rule(options));
+    sums.alpha_dropped = info.alpha && options.bands.empty() && options.channels < info.channels;
+  }
   if (files.size() > 1) sums.palette = read_palette(files[1]);
 }
 
@@ -82,8 +81,10 @@ void find(Found& found, std::int64_t index) {
 // The sums of all samples: integers, so that the order of adding does not matter.
 class Sums {
  public:
-  Sums(const Dataset& dataset, int classes) : dataset_(dataset), classes_(classes) {
-    const auto count = at(classes);
+  Sums(const Dataset& dataset, const DataOptions& options)
+      : dataset_(dataset), options_(options), classes_(class_count(options)) {
+    const auto count = at(classes_);
+    moments_.resize(at(dataset.size()));
     report.class_labels.assign(count, 0);
     report.class_images.assign(count, 0);
     report.beside_class.assign(count, 0);
@@ -94,7 +95,7 @@ class Sums {
   void add(std::int64_t index, const Sample& sample) {
     SampleSums sums = sum_of(sample, classes_);
     const auto files = dataset_.files(index);
-    if (!is_record(files, index)) look_at_files(files, sums);
+    if (!is_record(files, index)) look_at_files(files, options_, sums);
     const std::lock_guard lock(mutex_);
     ++report.examined;
     ++report.sizes[{sample.image.height, sample.image.width}];
@@ -110,11 +111,9 @@ class Sums {
       report.beside_class[c] += sums.labels;
       if (c < sums.palette.size()) find(report.colors[static_cast<int>(c)][sums.palette[c]], index);
     }
-    pixels_ += sample.image.pixels.size() / 3;
-    for (std::size_t c = 0; c < 3; ++c) {
-      sum_[c] += sums.sum[c];
-      squares_[c] += sums.squares[c];
-    }
+    find(report.types[sample.image.type], index);
+    if (sums.alpha_dropped) find(report.alpha, index);
+    moments_[at(index)] = std::move(sums.moments);
   }
 
   void add_broken(std::int64_t index, const std::string& message) {
@@ -129,18 +128,13 @@ class Sums {
       report.without_labels.push_back(dataset_.describe(index));
     for (const auto& [index, message] : broken_) report.broken.push_back(message);
     for (Found* found : {&report.only_first_class, &report.only_classes,
-                         &report.classes_and_ignored, &report.deep})
+                         &report.classes_and_ignored, &report.alpha})
       name(*found);
+    for (auto& [type, found] : report.types) name(found);
     for (auto& [label, colors] : report.colors) {
       for (auto& [color, found] : colors) name(found);
     }
-    const auto count = static_cast<double>(std::max<std::uint64_t>(pixels_, 1));
-    for (std::size_t c = 0; c < 3; ++c) {
-      const double mean = static_cast<double>(sum_[c]) / count;
-      const double variance = static_cast<double>(squares_[c]) / count - mean * mean;
-      report.mean[c] = mean / 255;
-      report.std[c] = std::sqrt(std::max(variance, 0.0)) / 255;
-    }
+    add_up_moments();
   }
 
   SplitReport report;
@@ -153,9 +147,22 @@ class Sums {
     if (first && ignored && !others) find(report.only_first_class, index);
     if (others && !ignored) find(report.only_classes, index);
     if (others && ignored) find(report.classes_and_ignored, index);
-    if (!sums.largest_of_16_bits) return;
-    find(report.deep, index);
-    report.largest_value = std::max(report.largest_value, *sums.largest_of_16_bits);
+  }
+  // In the samples' order, whoever looked at them first.
+  void add_up_moments() {
+    std::vector<PixelMoments> all(at(options_.channels));
+    for (const std::vector<PixelMoments>& of_image : moments_) {
+      for (std::size_t c = 0; c < std::min(all.size(), of_image.size()); ++c)
+        all[c].add(of_image[c]);
+    }
+    const bool bytes = report.types.size() == 1 && report.types.contains(PixelType::kUint8);
+    const double unit = bytes ? 255 : 1;
+    for (const PixelMoments& channel : all) {
+      report.mean.push_back(channel.mean / unit);
+      report.std.push_back(channel.deviation() / unit);
+      report.least.push_back(channel.least / unit);
+      report.most.push_back(channel.most / unit);
+    }
   }
   // Of a file of many samples, no image's.
   bool is_record(const std::vector<std::string>& files, std::int64_t index) const {
@@ -166,12 +173,12 @@ class Sums {
   }
 
   const Dataset& dataset_;
+  const DataOptions& options_;
   int classes_;
   std::mutex mutex_;  // guards all that add changes
   std::vector<std::int64_t> without_labels_;
   std::map<std::int64_t, std::string> broken_;
-  std::uint64_t pixels_ = 0;
-  std::array<std::uint64_t, 3> sum_{}, squares_{};
+  std::vector<std::vector<PixelMoments>> moments_;  // [sample][channel]
 };
 
 std::string part_of(const SplitReport& split) {
@@ -245,18 +252,32 @@ void warn_of_palettes(const SplitReport& split, const std::string& where,
   }
 }
 
-void warn_of_unused_range(const SplitReport& split, const std::string& where,
-                          std::vector<std::string>& warnings) {
-  if (split.deep.images == 0 || split.largest_value >= kLeastOf16Bits) return;
-  const int levels = split.largest_value / 257 + 1;
-  int factor = 1;  // a power of two: cameras give so many bits
-  while (2 * factor * split.largest_value <= 65535 && factor < 256) factor *= 2;
-  warnings.push_back(
-      concat(where, split.deep.images, " images of 16 bits (", split.deep.example,
-             ") have no value above ", split.largest_value, " of 65535, ",
-             std::lround(100.0 * split.largest_value / 65535), " % of the range: they become ",
-             levels, levels == 1 ? " level" : " levels", " of 256. Multiply their values by ",
-             factor, " first, or save them with 8 bits"));
+void warn_of_types(const SplitReport& split, const DataOptions& options, const std::string& where,
+                   std::vector<std::string>& warnings) {
+  if (split.alpha.images > 0) {
+    warnings.push_back(concat(where, split.alpha.images, " images (", split.alpha.example,
+                              ") have alpha, which is dropped: data.channels = ",
+                              options.channels + 1, " takes it for a channel"));
+  }
+  if (split.types.size() > 1 && !normalizes_by_image(options)) {
+    const auto& [first, of_first] = *split.types.begin();
+    const auto& [other, of_other] = *std::next(split.types.begin());
+    warnings.push_back(where + several_types(of_first.example, first, of_other.example, other));
+  }
+  for (std::size_t c = 0; c < split.most.size(); ++c) {
+    const bool rgb = split.types.size() == 1 && split.types.contains(PixelType::kUint8) &&
+                     split.most.size() == 3;
+    if (rgb || split.most[c] > split.least[c] || split.types.empty()) continue;
+    warnings.push_back(concat(where, "channel ", c, " is ", split.least[c], " everywhere"));
+  }
+}
+
+bool same_pixels(const Image& a, const Image& b) {
+  const auto same_floats = [](const std::vector<float>& x, const std::vector<float>& y) {
+    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
+  };
+  return a.width == b.width && a.pixels == b.pixels && a.words == b.words &&
+         same_floats(a.floats, b.floats);
 }
 
 // The most of a training crop that is image, of images of the sizes seen: 1 where one fills it.
@@ -282,7 +303,7 @@ bool crops_at_fixed_size(const SplitReport& split, const DataOptions& options) {
 
 SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Split split,
                           std::span<const std::int64_t> samples, int workers) {
-  Sums sums(dataset, class_count(options));
+  Sums sums(dataset, options);
   const std::string name = split_name(options, split);
   LongWork work("looking at " + name, "images", static_cast<std::int64_t>(samples.size()));
   for_each_sample(dataset, samples, workers,
@@ -326,7 +347,7 @@ std::vector<std::string> data_warnings(const SplitReport& split, const DataOptio
   }
   warn_of_two_conventions(split, options, where, warnings);
   if (segments(options)) warn_of_palettes(split, where, warnings);
-  warn_of_unused_range(split, where, warnings);
+  warn_of_types(split, options, where, warnings);
   const std::vector<std::string> missing = missing_classes(split, options);
   const auto classes = static_cast<std::int64_t>(split.class_labels.size());
   const bool can_tell =
@@ -375,7 +396,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> find_duplicates(const Dataset
     if (hash == 0 || match == known.end() || match->first != hash) continue;
     const Image a = train.load(match->second).image;
     const Image b = val.load(i).image;
-    if (a.width == b.width && a.pixels == b.pixels) duplicates.emplace_back(match->second, i);
+    if (same_pixels(a, b)) duplicates.emplace_back(match->second, i);
   }
   std::sort(duplicates.begin(), duplicates.end());
   return duplicates;

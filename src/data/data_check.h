@@ -1,7 +1,6 @@
 #pragma once
 // What a data set holds, and what is wrong with it: before hours are spent on it.
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -33,12 +32,13 @@ struct SplitReport {
   std::int64_t labels = 0, ignored = 0;               // that count, that do not
   std::vector<std::string> without_labels;            // images of which no label counts
   std::vector<std::string> broken;                    // samples that cannot be read: the messages
-  std::array<double, 3> mean{}, std{};                // of RGB in 0..1, over all pixels
-  std::vector<std::uint64_t> hashes;                  // [sample] of the pixels; 0: not examined
+  // [channel] over all pixels that are there: of 8-bit images in 0..1, else as the files have them.
+  std::vector<double> mean, std, least, most;
+  std::map<PixelType, Found> types;   // of the images
+  Found alpha;                        // files whose alpha is dropped
+  std::vector<std::uint64_t> hashes;  // [sample] of the pixels; 0: not examined
   // Images whose masks hold class 0 and what does not count, other classes and not that, and both.
   Found only_first_class, only_classes, classes_and_ignored;
-  Found deep;                                    // PNGs of 16 bits
-  int largest_value = 0;                         // of them
   std::map<int, std::map<Color, Found>> colors;  // [class][its colour in an indexed mask]
 };
 

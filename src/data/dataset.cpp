@@ -9,6 +9,7 @@
 #include "data/formats/file_dataset.h"
 #include "data/formats/file_pairs.h"
 #include "data/formats/formats.h"
+#include "data/normalize.h"
 #include "data/procedural/shapes.h"
 #include "data/procedural/streets.h"
 #include "lockstep/core/check.h"
@@ -35,20 +36,21 @@ constexpr std::array kStreetPalette{Color{128, 128, 128}, Color{128, 0, 0},   Co
 std::vector<Color> street_palette() { return {kStreetPalette.begin(), kStreetPalette.end()}; }
 
 PairRule pair_rule(const DataOptions& options) {
-  return {options.mask_suffix, options.subfolders, options.val_share.has_value()};
+  return {options.mask_suffix, options.subfolders, options.val_share.has_value(),
+          options.channel_files};
 }
 
 std::unique_ptr<Dataset> make_folder(const DataOptions& options, Split split, std::uint64_t) {
   MaskRule rule = mask_rule(options);
   return std::make_unique<FileDataset>(
       folder_pairs(options.root, split_name(options, split), pair_rule(options)), std::move(rule),
-      options.orientation);
+      options);
 }
 
 std::unique_ptr<Dataset> make_list(const DataOptions& options, Split split, std::uint64_t) {
   MaskRule rule = mask_rule(options);
   return std::make_unique<FileDataset>(list_pairs(options.root, split_name(options, split)),
-                                       std::move(rule), options.orientation);
+                                       std::move(rule), options);
 }
 
 std::unique_ptr<Dataset> make_camvid(const DataOptions& options, Split split, std::uint64_t) {
@@ -58,8 +60,7 @@ std::unique_ptr<Dataset> make_camvid(const DataOptions& options, Split split, st
   if (options.num_classes == static_cast<int>(street_class_names().size()))
     rule.set(kCamvidVoid, options.ignore_index);
   return std::make_unique<FileDataset>(
-      camvid_pairs(options.root, split_name(options, split), pair_rule(options)), rule,
-      options.orientation);
+      camvid_pairs(options.root, split_name(options, split), pair_rule(options)), rule, options);
 }
 
 // Figures are told by the names of their classes: of two of one name, one would be lost.
@@ -81,9 +82,11 @@ struct NumberCheck {
       check(key, static_cast<double>(value), option.in);
     }
   }
-  void operator()(const char* key, const std::array<float, 3>& values, const char*,
+  template <typename Number>
+  requires std::is_arithmetic_v<Number>
+  void operator()(const char* key, const std::vector<Number>& values, const char*,
                   const Option& option = {}) {
-    for (const float value : values) check(key, static_cast<double>(value), option.in);
+    for (const Number value : values) check(key, static_cast<double>(value), option.in);
   }
   void operator()(const char* key, const Size& size, const char*, const Option& = {}) {
     check(key, std::min(size.height, size.width), {.lo = 1, .hi = 65536});
@@ -214,6 +217,7 @@ std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, s
   own.num_classes = class_count(options);
   NumberCheck check;
   own.visit_options(check);
+  check_channels(own);
   std::unique_ptr<Dataset> dataset;
   try {
     dataset = make_of_layout(own, split, seed);

@@ -2,30 +2,34 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <type_traits>
 
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
 
-template <typename Map>
-void copy_window(const Map& source, const Window& window, std::size_t channels, Map& result) {
-  const std::size_t row_bytes = static_cast<std::size_t>(window.size.width) * channels;
+/// The window of values [height, width, channels] of `source`.
+template <typename Map, typename Value>
+void copy_window(const Map& source, const std::vector<Value>& values, const Window& window,
+                 std::size_t channels, std::vector<Value>& result) {
+  const std::size_t row_values = static_cast<std::size_t>(window.size.width) * channels;
+  result.resize(static_cast<std::size_t>(window.size.height) * row_values);
   for (int y = 0; y < window.size.height; ++y) {
     const auto row =
         static_cast<std::size_t>(window.top + y) * static_cast<std::size_t>(source.width);
     const auto begin =
-        source.pixels.begin() +
+        values.begin() +
         static_cast<std::ptrdiff_t>((row + static_cast<std::size_t>(window.left)) * channels);
-    std::copy(begin, begin + static_cast<std::ptrdiff_t>(row_bytes),
-              result.pixels.begin() +
-                  static_cast<std::ptrdiff_t>(static_cast<std::size_t>(y) * row_bytes));
+    std::copy(
+        begin, begin + static_cast<std::ptrdiff_t>(row_values),
+        result.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(y) * row_values));
   }
 }
 
 template <typename Map>
-void prepare(const Map& source, Size full, const Window& window, std::size_t channels,
-             Map& result) {
+void prepare(const Map& source, Size full, const Window& window, Map& result) {
   LOCKSTEP_CHECK(source.height > 0 && source.width > 0 && window.top >= 0 && window.left >= 0 &&
                      window.top + window.size.height <= full.height &&
                      window.left + window.size.width <= full.width,
@@ -33,8 +37,30 @@ void prepare(const Map& source, Size full, const Window& window, std::size_t cha
                  ") lies outside ", to_string(full));
   result.height = window.size.height;
   result.width = window.size.width;
-  result.pixels.resize(static_cast<std::size_t>(result.height) *
-                       static_cast<std::size_t>(result.width) * channels);
+}
+
+/// Calls `use` with the values of `source` and those of `result` of the same type; the others of
+/// `result` become empty.
+template <typename Use>
+void with_values_of_both(const Image& source, Image& result, const Use& use) {
+  result.channels = source.channels;
+  result.type = source.type;
+  if (source.pixels.empty()) result.pixels.clear();
+  if (source.words.empty()) result.words.clear();
+  if (source.floats.empty()) result.floats.clear();
+  if (!source.floats.empty()) return use(source.floats, result.floats);
+  if (!source.words.empty()) return use(source.words, result.words);
+  use(source.pixels, result.pixels);
+}
+
+/// A sum as a value, where integers began at 0.5: truncation rounds.
+template <typename Value>
+Value value_of(float sum) {
+  if constexpr (std::is_same_v<Value, float>) {
+    return sum;
+  } else {
+    return static_cast<Value>(std::min(sum, static_cast<float>(std::numeric_limits<Value>::max())));
+  }
 }
 
 template <typename Map>
@@ -66,49 +92,84 @@ void Resizer::plan(int source, int full, int begin, int count, Axis& axis) {
 
 // Columns [first, end) of one result row: a weighted sum of source rows. Rows go first because a
 // sum over whole rows vectorises, and because one row of scratch then is enough.
-void Resizer::blend_rows(const Image& source, const Tap& tap, std::size_t first, std::size_t end) {
-  const std::size_t stride = static_cast<std::size_t>(source.width) * 3;
+template <typename Value>
+void Resizer::blend_rows(const Value* values, std::size_t stride, const Tap& tap, std::size_t first,
+                         std::size_t end) {
   std::fill(row_.begin() + static_cast<std::ptrdiff_t>(first),
             row_.begin() + static_cast<std::ptrdiff_t>(end), 0.0F);
   for (int k = 0; k < tap.count; ++k) {
     const float weight = rows_.weights[tap.offset + static_cast<std::size_t>(k)];
-    const std::uint8_t* in =
-        source.pixels.data() + static_cast<std::size_t>(tap.first + k) * stride;
+    const Value* in = values + static_cast<std::size_t>(tap.first + k) * stride;
     float* out = row_.data();
     for (std::size_t i = first; i < end; ++i) out[i] += weight * static_cast<float>(in[i]);
   }
 }
 
-void Resizer::blend_columns(std::uint8_t* result) const {
-  for (const Tap& tap : columns_.taps) {
-    const float* in = row_.data() + static_cast<std::size_t>(tap.first) * 3;
-    const float* weights = columns_.weights.data() + tap.offset;
-    float rgb[3] = {0.5F, 0.5F, 0.5F};  // so that truncation rounds
-    for (int k = 0; k < tap.count; ++k) {
-      for (int c = 0; c < 3; ++c) rgb[c] += weights[k] * in[k * 3 + c];
+template <typename Value>
+void Resizer::blend_columns(std::size_t channels, Value* result) const {
+  constexpr float kBegin = std::is_same_v<Value, float> ? 0.0F : 0.5F;
+  if (channels == 3) {
+    for (const Tap& tap : columns_.taps) {
+      const float* in = row_.data() + static_cast<std::size_t>(tap.first) * 3;
+      const float* weights = columns_.weights.data() + tap.offset;
+      float rgb[3] = {kBegin, kBegin, kBegin};
+      for (int k = 0; k < tap.count; ++k) {
+        for (int c = 0; c < 3; ++c) rgb[c] += weights[k] * in[k * 3 + c];
+      }
+      for (int c = 0; c < 3; ++c) *result++ = value_of<Value>(rgb[c]);
     }
-    for (int c = 0; c < 3; ++c) *result++ = static_cast<std::uint8_t>(std::min(rgb[c], 255.0F));
+    return;
+  }
+  for (const Tap& tap : columns_.taps) {
+    const float* weights = columns_.weights.data() + tap.offset;
+    for (std::size_t c = 0; c < channels; ++c) {
+      const float* in = row_.data() + static_cast<std::size_t>(tap.first) * channels + c;
+      float sum = kBegin;
+      for (int k = 0; k < tap.count; ++k)
+        sum += weights[k] * in[static_cast<std::size_t>(k) * channels];
+      *result++ = value_of<Value>(sum);
+    }
+  }
+}
+
+template <typename Value>
+void Resizer::blend(const Image& source, const std::vector<Value>& values, Image& result,
+                    std::vector<Value>& blended) {
+  const auto channels = static_cast<std::size_t>(source.channels);
+  const std::size_t stride = static_cast<std::size_t>(source.width) * channels;
+  const std::size_t row_values = static_cast<std::size_t>(result.width) * channels;
+  blended.resize(static_cast<std::size_t>(result.height) * row_values);
+  row_.resize(stride);
+  const auto first = static_cast<std::size_t>(columns_.taps.front().first) * channels;
+  const Tap& last = columns_.taps.back();
+  const auto end = static_cast<std::size_t>(last.first + last.count) * channels;
+  for (std::size_t y = 0; y < rows_.taps.size(); ++y) {
+    blend_rows(values.data(), stride, rows_.taps[y], first, end);
+    blend_columns(channels, blended.data() + y * row_values);
   }
 }
 
 void Resizer::resize(const Image& source, Size full, const Window& window, Image& result) {
-  prepare(source, full, window, 3, result);
-  if (same_size(source, full)) return copy_window(source, window, 3, result);
-  plan(source.height, full.height, window.top, window.size.height, rows_);
-  plan(source.width, full.width, window.left, window.size.width, columns_);
-  row_.resize(static_cast<std::size_t>(source.width) * 3);
-  const auto first = static_cast<std::size_t>(columns_.taps.front().first) * 3;
-  const Tap& last = columns_.taps.back();
-  const auto end = static_cast<std::size_t>(last.first + last.count) * 3;
-  for (std::size_t y = 0; y < rows_.taps.size(); ++y) {
-    blend_rows(source, rows_.taps[y], first, end);
-    blend_columns(result.pixels.data() + y * static_cast<std::size_t>(result.width) * 3);
+  prepare(source, full, window, result);
+  const bool same = same_size(source, full);
+  if (!same) {
+    plan(source.height, full.height, window.top, window.size.height, rows_);
+    plan(source.width, full.width, window.left, window.size.width, columns_);
   }
+  with_values_of_both(source, result, [&](const auto& values, auto& kept) {
+    if (same) {
+      copy_window(source, values, window, static_cast<std::size_t>(source.channels), kept);
+    } else {
+      blend(source, values, result, kept);
+    }
+  });
 }
 
 void Resizer::resize(const LabelMap& source, Size full, const Window& window, LabelMap& result) {
-  prepare(source, full, window, 1, result);
-  if (same_size(source, full)) return copy_window(source, window, 1, result);
+  prepare(source, full, window, result);
+  if (same_size(source, full)) return copy_window(source, source.pixels, window, 1, result.pixels);
+  result.pixels.resize(static_cast<std::size_t>(result.height) *
+                       static_cast<std::size_t>(result.width));
   const auto nearest = [](int i, int from, int to) {
     return static_cast<int>((2 * static_cast<std::int64_t>(i) + 1) * from /
                             (2 * static_cast<std::int64_t>(to)));

@@ -21,8 +21,8 @@ class Resizer {
  public:
   /// The `window` of `source` resized to `full`: bilinear when growing; when shrinking, the
   /// triangle's support grows with the factor, so that every source pixel counts (Pillow's
-  /// BILINEAR, PyTorch's `antialias=True`). Halving weighs four pixels 1:3:3:1 per axis. Rounded to
-  /// 8 bits once, at the end.
+  /// BILINEAR, PyTorch's `antialias=True`). Halving weighs four pixels 1:3:3:1 per axis. Integers
+  /// are rounded once, at the end. A mean with a value that is not there (NaN) is not there.
   void resize(const Image& source, Size full, const Window& window, Image& result);
   /// Nearest: pixel floor((i + 0.5) * source / full).
   void resize(const LabelMap& source, Size full, const Window& window, LabelMap& result);
@@ -39,11 +39,18 @@ class Resizer {
     std::vector<float> weights;
   };
   static void plan(int source, int full, int begin, int count, Axis& axis);
-  void blend_rows(const Image& source, const Tap& tap, std::size_t first, std::size_t end);
-  void blend_columns(std::uint8_t* result) const;
+  template <typename Value>
+  void blend(const Image& source, const std::vector<Value>& values, Image& result,
+             std::vector<Value>& blended);
+  template <typename Value>
+  void blend_rows(const Value* values, std::size_t stride, const Tap& tap, std::size_t first,
+                  std::size_t end);
+  template <typename Value>
+  void blend_columns(std::size_t channels, Value* result) const;
 
   Axis rows_, columns_;
-  std::vector<float> row_;  // [source width, 3] one result row before its columns are blended
+  // [source width, channels] one result row before its columns are blended
+  std::vector<float> row_;
   std::vector<int> nearest_;
 };
 

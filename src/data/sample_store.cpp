@@ -1,11 +1,13 @@
 #include "data/sample_store.h"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <utility>
 
 #include "core/memory.h"
 #include "data/augment.h"
+#include "data/normalize.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -21,10 +23,44 @@ void check_exposure(const DataOptions& options) {
   }
 }
 
+/// What is made of colours in 0..255.
+void check_colors(const DataOptions& options) {
+  const bool photometric = options.augment && options.augment->photometric;
+  if (!photometric && !options.exposure) return;
+  const bool colors = options.channels == 3 && !normalizes_by_image(options) &&
+                      options.pixels.value_or(PixelType::kUint8) == PixelType::kUint8;
+  if (colors) return;
+  throw ConfigError(concat(photometric ? "data.augment.photometric" : "data.exposure",
+                           " is of 8-bit RGB whose mean and std are given; leave it out"));
+}
+
+std::size_t bytes_of(const Image& image) {
+  return with_values(image,
+                     [](const auto& values) { return values.size() * sizeof(values.front()); });
+}
+
+bool is_missing(const Image& image, std::size_t pixel) {
+  const auto channels = static_cast<std::size_t>(image.channels);
+  const auto first = image.floats.begin() + static_cast<std::ptrdiff_t>(pixel * channels);
+  return std::all_of(first, first + image.channels, [](float value) { return std::isnan(value); });
+}
+
+/// Of pixels that are not there nothing is learnt, and none is scored.
+void ignore_missing(const Image& image, Label ignored, LabelMap& labels) {
+  if (image.floats.empty() ||
+      labels.pixels.size() * static_cast<std::size_t>(image.channels) != image.floats.size()) {
+    return;
+  }
+  for (std::size_t i = 0; i < labels.pixels.size(); ++i) {
+    if (is_missing(image, i)) labels.pixels[i] = ignored;
+  }
+}
+
 }  // namespace
 
 SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t seed)
-    : task_(find_layout(options).task),
+    : options_(options),
+      task_(find_layout(options).task),
       ignored_(ignored_label(options)),
       resize_(resize_rule(options, split)),
       exposure_(options.exposure),
@@ -32,6 +68,7 @@ SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t 
       seed_(seed),
       budget_(static_cast<std::size_t>(std::max(options.cache_mb, 0)) << 20) {
   check_exposure(options);
+  check_colors(options);
   dataset_ = make_dataset(options, split, seed);
   kept_.resize(static_cast<std::size_t>(dataset_->size()));
 }
@@ -66,6 +103,7 @@ void SampleStore::count_labels(std::int64_t index, std::span<const Label> labels
 
 Sample& SampleStore::decode(std::int64_t index, SampleScratch& scratch) const {
   dataset_->load(index, scratch.decoded);
+  prepare_image(options_, describe(index), scratch.decoded.image);
   Sample* sample = &scratch.decoded;
   if (resize_.changes_images()) {
     const auto [full, window] =
@@ -78,6 +116,7 @@ Sample& SampleStore::decode(std::int64_t index, SampleScratch& scratch) const {
     }
     sample = &scratch.resized;
   }
+  if (task_ == Task::kSegmentation) ignore_missing(sample->image, ignored_, sample->labels);
   if (exposure_) expose(*exposure_, seed_, split_, index, sample->image);
   return *sample;
 }
@@ -89,7 +128,7 @@ const Sample* SampleStore::kept(std::int64_t index) const {
 
 void SampleStore::keep(std::int64_t index, const Sample& sample) const {
   const std::size_t bytes =
-      sizeof(Sample) + sample.image.pixels.size() + sample.labels.pixels.size() * sizeof(Label);
+      sizeof(Sample) + bytes_of(sample.image) + sample.labels.pixels.size() * sizeof(Label);
   {
     const std::lock_guard lock(mutex_);
     // Two threads may have decoded the same sample, for two epochs; the first one in stays.

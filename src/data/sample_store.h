@@ -1,5 +1,6 @@
 #pragma once
-// The samples of a split as the loaders want them: decoded, resized, cropped, exposed; kept in
+// The samples of a split as the loaders want them: decoded, by their own numbers normalised where
+// that is asked for, resized, cropped, exposed; kept in
 // memory within a budget, because decoding a photograph costs more than everything that happens to
 // it later. What is not kept is decoded again each time: the budget changes speed, never a value.
 
@@ -46,6 +47,7 @@ class SampleStore {
   const Sample* kept(std::int64_t index) const;
   void keep(std::int64_t index, const Sample& sample) const;
 
+  DataOptions options_;
   std::unique_ptr<Dataset> dataset_;
   Task task_;
   Label ignored_;

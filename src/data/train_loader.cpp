@@ -75,6 +75,7 @@ struct TrainLoader::Impl {
   std::size_t labels_per_sample() const {
     return store_.task() == Task::kClassification ? 1 : pixels_per_sample();
   }
+  std::size_t channels() const { return static_cast<std::size_t>(data_.channels); }
   std::size_t pixels_per_sample() const {
     return static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width);
   }
@@ -198,7 +199,7 @@ void TrainLoader::Impl::open_batch(Slot& slot) {
   const std::int64_t begin = next_batch_ % batches_per_epoch * options_.batch;
   const std::int64_t count = std::min(options_.batch, store_.size() - begin);
   Batch& batch = slot.batch;
-  batch.images.resize(static_cast<std::size_t>(count) * pixels_per_sample() * 3);
+  batch.images.resize(static_cast<std::size_t>(count) * pixels_per_sample() * channels());
   batch.labels.resize(static_cast<std::size_t>(count) * labels_per_sample());
   batch.samples.assign(order_.begin() + begin, order_.begin() + begin + count);
   batch.size = size;
@@ -238,7 +239,7 @@ void TrainLoader::Impl::decode(const Ticket& ticket, Decoder& decoder) {
 void TrainLoader::Impl::fill(const Ticket& ticket, Decoder& decoder) const {
   Batch& batch = ticket.slot->batch;
   const auto position = static_cast<std::size_t>(ticket.position);
-  float* image = batch.images.data() + position * pixels_per_sample() * 3;
+  float* image = batch.images.data() + position * pixels_per_sample() * channels();
   Label* labels = batch.labels.data() + position * labels_per_sample();
   const Sample& sample = store_.fetch(ticket.sample, decoder.scratch);
   decoder.augmenter.apply(sample, ticket.sample, batch.epoch, image, labels);

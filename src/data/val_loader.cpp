@@ -12,6 +12,7 @@ struct ValLoader::Impl {
   Impl(const DataOptions& data, std::uint64_t seed)
       : store(data, Split::kVal, seed),
         normalizer(data),
+        channels(static_cast<std::size_t>(data.channels)),
         ignored(ignored_label(data)),
         classes(static_cast<std::size_t>(class_count(data))) {}
 
@@ -19,6 +20,7 @@ struct ValLoader::Impl {
 
   const SampleStore store;
   const Normalizer normalizer;
+  const std::size_t channels;
   const Label ignored;
   const std::size_t classes;
 };
@@ -34,7 +36,7 @@ void ValLoader::Impl::append(std::int64_t index, const Sample& sample, int divis
   const std::size_t pixels =
       static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width);
   const std::size_t image = batch.images.size(), labels = batch.labels.size();
-  batch.images.resize(image + pixels * 3);
+  batch.images.resize(image + pixels * channels);
   normalizer.apply(sample.image, size, batch.images.data() + image);
   if (store.task() == Task::kClassification) {
     batch.labels.push_back(sample.labels.pixels.front());

@@ -32,14 +32,6 @@ class TiffNumbers {
   bool little_endian_;
 };
 
-// EXIF's eight values: where the stored first row and first column are shown.
-Turn turn_of_value(std::uint32_t value) {
-  const auto among = [value](auto... values) { return ((value == values) || ...); };
-  return {.rows_reversed = among(3U, 4U, 6U, 7U),
-          .columns_reversed = among(2U, 3U, 7U, 8U),
-          .transposed = among(5U, 6U, 7U, 8U)};
-}
-
 std::uint32_t big_endian(ImageBytes bytes, std::size_t offset, std::size_t count) {
   return TiffNumbers(bytes, false).at(offset, count);
 }
@@ -78,29 +70,35 @@ bool end_a_file(ImageBytes chunks) {
   return false;
 }
 
-template <std::size_t channels, typename Map>
-void turn_pixels(const Turn& turn, Map& map) {
-  if (!turn.turns()) return;
-  const auto height = static_cast<std::ptrdiff_t>(map.height);
-  const auto width = static_cast<std::ptrdiff_t>(map.width);
-  const Map stored = std::exchange(map, {});
-  const Size size = turn.size_of({stored.height, stored.width});
-  map.height = size.height;
-  map.width = size.width;
-  map.pixels.resize(stored.pixels.size());
+/// Turns `values`, [stored, channels].
+template <typename Value>
+void turn_values(const Turn& turn, Size stored_size, std::size_t channels,
+                 std::vector<Value>& values) {
+  const auto height = static_cast<std::ptrdiff_t>(stored_size.height);
+  const auto width = static_cast<std::ptrdiff_t>(stored_size.width);
+  const std::vector<Value> stored = std::exchange(values, {});
+  const Size size = turn.size_of(stored_size);
+  values.resize(stored.size());
   // What one row and one column of the result are in the stored pixels.
   std::ptrdiff_t down = turn.rows_reversed ? -width : width;
   std::ptrdiff_t right = turn.columns_reversed ? -1 : 1;
   const std::ptrdiff_t first =
       (turn.rows_reversed ? (height - 1) * width : 0) + (turn.columns_reversed ? width - 1 : 0);
   if (turn.transposed) std::swap(down, right);
-  auto out = map.pixels.begin();
+  auto out = values.begin();
   for (std::ptrdiff_t y = 0; y < size.height; ++y) {
     for (std::ptrdiff_t x = 0; x < size.width; ++x) {
       const auto pixel = static_cast<std::size_t>(first + y * down + x * right);
-      out = std::copy_n(&stored.pixels[pixel * channels], channels, out);
+      out = std::copy_n(&stored[pixel * channels], channels, out);
     }
   }
+}
+
+template <typename Map>
+void turn_extents(const Turn& turn, Map& map) {
+  const Size size = turn.size_of({map.height, map.width});
+  map.height = size.height;
+  map.width = size.width;
 }
 
 }  // namespace
@@ -144,6 +142,14 @@ ImageBytes find_png_exif(ImageBytes head, ImageBytes tail) {
   return {};
 }
 
+// EXIF's eight values: where the stored first row and first column are shown.
+Turn turn_of_orientation(std::uint32_t value) {
+  const auto among = [value](auto... values) { return ((value == values) || ...); };
+  return {.rows_reversed = among(3U, 4U, 6U, 7U),
+          .columns_reversed = among(2U, 3U, 7U, 8U),
+          .transposed = among(5U, 6U, 7U, 8U)};
+}
+
 Turn turn_of(ImageBytes exif) {
   constexpr std::uint32_t kOrientation = 0x0112, kShort = 3, kLong = 4;
   constexpr std::size_t kEntry = 12;
@@ -157,7 +163,7 @@ Turn turn_of(ImageBytes exif) {
     if (numbers.at(entry, 2) != kOrientation) continue;
     const std::uint32_t type = numbers.at(entry + 2, 2);
     if (type != kShort && type != kLong) break;
-    return turn_of_value(numbers.at(entry + 8, type == kShort ? 2 : 4));
+    return turn_of_orientation(numbers.at(entry + 8, type == kShort ? 2 : 4));
   }
   return {};
 }
@@ -169,8 +175,19 @@ Turn turn_of_file(ImageBytes file) {
   return turn_of(find_png_exif(file.first(reach), file.last(reach)));
 }
 
-void turn(const Turn& turn, Image& image) { turn_pixels<3>(turn, image); }
+void turn(const Turn& turn, Image& image) {
+  if (!turn.turns()) return;
+  with_values(image, [&](auto& values) {
+    turn_values(turn, {image.height, image.width}, static_cast<std::size_t>(image.channels),
+                values);
+  });
+  turn_extents(turn, image);
+}
 
-void turn(const Turn& turn, LabelMap& labels) { turn_pixels<1>(turn, labels); }
+void turn(const Turn& turn, LabelMap& labels) {
+  if (!turn.turns()) return;
+  turn_values(turn, {labels.height, labels.width}, 1, labels.pixels);
+  turn_extents(turn, labels);
+}
 
 }  // namespace lockstep

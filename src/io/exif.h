@@ -33,6 +33,8 @@ struct FoundExif {
 FoundExif find_jpeg_exif(ImageBytes file);
 /// Of a PNG's first and last bytes.
 ImageBytes find_png_exif(ImageBytes head, ImageBytes tail);
+/// What a value of the tag says; of none it is nothing.
+Turn turn_of_orientation(std::uint32_t value);
 /// What an EXIF block says.
 Turn turn_of(ImageBytes exif);
 /// What a whole file says, JPEG or PNG.

@@ -1,5 +1,6 @@
 #include "lockstep/io/image.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -16,7 +17,65 @@ std::uint8_t blend(std::uint8_t under, std::uint8_t over, float opacity) {
   return static_cast<std::uint8_t>(std::lround(value));
 }
 
+/// A channel of an image from its 2nd to its 98th percentile, what is not there left out.
+struct DisplayRange {
+  float low = 0, high = 1;
+};
+
+template <typename Value>
+DisplayRange range_of(const std::vector<Value>& values, std::size_t channel, std::size_t channels) {
+  std::vector<float> there;
+  there.reserve(values.size() / channels);
+  for (std::size_t i = channel; i < values.size(); i += channels) {
+    const auto value = static_cast<float>(values[i]);
+    if (std::isfinite(value)) there.push_back(value);
+  }
+  if (there.empty()) return {};
+  constexpr double kLow = 0.02, kHigh = 0.98;
+  const auto at = [&](double share) {
+    const auto place = static_cast<std::ptrdiff_t>(share * static_cast<double>(there.size() - 1));
+    std::nth_element(there.begin(), there.begin() + place, there.end());
+    return there[static_cast<std::size_t>(place)];
+  };
+  return {at(kLow), at(kHigh)};
+}
+
+std::uint8_t to_byte(float value, const DisplayRange& range) {
+  if (!std::isfinite(value)) return 0;
+  const float width = range.high > range.low ? range.high - range.low : 1;
+  return static_cast<std::uint8_t>(
+      std::lround(255 * std::clamp((value - range.low) / width, 0.0F, 1.0F)));
+}
+
+std::vector<int> shown_channels(const Image& image, std::span<const int> display) {
+  if (display.empty()) return image.channels < 3 ? std::vector{0} : std::vector{0, 1, 2};
+  const auto is_there = [&](int channel) { return channel >= 0 && channel < image.channels; };
+  if ((display.size() == 1 || display.size() == 3) &&
+      std::all_of(display.begin(), display.end(), is_there)) {
+    return {display.begin(), display.end()};
+  }
+  throw ConfigError(concat("data.display: expected one channel or three of those from 0 to ",
+                           image.channels - 1));
+}
+
 }  // namespace
+
+Image picture_of(const Image& image, std::span<const int> display) {
+  const std::vector<int> channels = shown_channels(image, display);
+  Image picture{image.height, image.width};
+  const auto stride = static_cast<std::size_t>(image.channels);
+  with_values(image, [&](const auto& values) {
+    picture.pixels.resize(values.size() / stride * 3);
+    for (std::size_t c = 0; c < 3; ++c) {
+      const auto from = static_cast<std::size_t>(channels[channels.size() == 1 ? 0 : c]);
+      const DisplayRange range =
+          image.pixels.empty() ? range_of(values, from, stride) : DisplayRange{0, 255};
+      for (std::size_t i = 0; i < values.size() / stride; ++i)
+        picture.pixels[3 * i + c] = to_byte(static_cast<float>(values[i * stride + from]), range);
+    }
+  });
+  return picture;
+}
 
 Color voc_color(int label) {
   Color color{};

@@ -6,12 +6,15 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/system_text.h"
 #include "io/atomic_file.h"
 #include "io/codec.h"
 #include "io/exif.h"
+#include "io/raw_pixels.h"
 #include "lockstep/core/check.h"
 #include "lockstep/io/image.h"
 
@@ -52,12 +55,18 @@ std::string beginning(ImageBytes file) {
   return text + "\"";
 }
 
+// Of a .npz, say.
+bool is_zip(ImageBytes file) { return file.size() >= 2 && file[0] == 'P' && file[1] == 'K'; }
+
 DataError not_an_image(const std::filesystem::path& path, ImageBytes file) {
-  return DataError(
-      concat(path.string(), ": expected a JPEG or PNG image, but the file ", beginning(file)));
+  return DataError(concat(
+      path.string(), ": expected a JPEG, PNG, TIFF or .npy image, but the file ", beginning(file),
+      is_zip(file) ? ", an archive: save one array with "
+                     "numpy.save, or convert the image"
+                   : ""));
 }
 
-Turn turn_of(ImageBytes file, ImageOrientation orientation) {
+Turn shown_turn(ImageBytes file, ImageOrientation orientation) {
   return orientation == ImageOrientation::kViewer ? turn_of_file(file) : Turn{};
 }
 
@@ -129,69 +138,166 @@ void check_image_size(Size size, const std::string& name) {
   }
 }
 
-void read_image(const std::filesystem::path& path, Image& image, ImageOrientation orientation) {
+namespace {
+
+/// What a file is, by its first bytes.
+enum class ImageFormat : std::uint8_t { kJpeg, kPng, kTiff, kNpy, kOther };
+
+ImageFormat format_of(ImageBytes head) {
+  if (is_jpeg(head)) return ImageFormat::kJpeg;
+  if (is_png(head)) return ImageFormat::kPng;
+  if (is_tiff(head)) return ImageFormat::kTiff;
+  return is_npy(head) ? ImageFormat::kNpy : ImageFormat::kOther;
+}
+
+void decode(const std::filesystem::path& path, const ImageRule& rule, Image& image) {
+  constexpr std::size_t kEnoughToTell = 16;
+  const ImageFormat format = format_of(read_bytes(path, kEnoughToTell));
+  const std::string name = path.string();
+  if (format == ImageFormat::kTiff) {
+    TiffBytes bytes(path);
+    return decode_tiff(bytes, name, rule, image);
+  }
   const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
-  if (is_jpeg(file)) {
-    decode_jpeg(file, path.string(), image);
-  } else if (is_png(file)) {
-    decode_png(file, path.string(), image);
-  } else {
-    throw not_an_image(path, file);
+  switch (format) {
+    case ImageFormat::kJpeg:
+      decode_jpeg(file, name, rule, image);
+      break;
+    case ImageFormat::kPng:
+      decode_png(file, name, rule, image);
+      break;
+    case ImageFormat::kNpy:
+      return decode_npy(file, name, rule, image);
+    default:
+      throw not_an_image(path, file);
   }
-  turn(turn_of(file, orientation), image);
+  turn(shown_turn(file, rule.orientation), image);
 }
 
-MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored,
-                   ImageOrientation orientation) {
-  const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
-  if (is_png(file)) {
-    const MaskKind kind = decode_png_mask(file, path.string(), labels, colored);
-    const Turn shown = turn_of(file, orientation);
-    if (kind == MaskKind::kColors) {
-      turn(shown, colored);
-    } else {
-      turn(shown, labels);
-    }
-    return kind;
-  }
-  if (is_jpeg(file)) {
-    throw DataError(concat(path.string(),
-                           ": expected labels as PNG, got a JPEG, whose lossy compression ",
-                           "changes classes; export the labels again as PNG"));
-  }
-  throw DataError(
-      concat(path.string(), ": expected labels as PNG, but the file ", beginning(file)));
-}
-
-std::vector<Color> read_palette(const std::filesystem::path& path) {
-  if (!png_values(read_bytes(path, kPngHeaderBytes)).indexed) return {};
-  return png_palette(read_bytes(path, SIZE_MAX), path.string());
-}
-
-std::optional<int> read_largest_value(const std::filesystem::path& path) {
-  if (png_values(read_bytes(path, kPngHeaderBytes)).bits != 16) return std::nullopt;
-  return largest_png_value(read_bytes(path, SIZE_MAX), path.string());
-}
-
-Size read_image_size(const std::filesystem::path& path, ImageOrientation orientation) {
-  const std::vector<std::uint8_t> head = read_bytes(path, kExifReach);
+ImageInfo png_or_jpeg_info(const std::filesystem::path& path, ImageOrientation orientation,
+                           const std::vector<std::uint8_t>& head) {
   const bool viewed = orientation == ImageOrientation::kViewer;
   if (is_png(head)) {
-    const Size stored = png_size(head, path.string());
-    if (!viewed) return stored;
-    const auto tail = head.size() < kExifReach ? head : read_bytes(path, kExifReach, End::kBack);
-    return turn_of(find_png_exif(head, tail)).size_of(stored);
+    ImageInfo info = png_info(head, path.string());
+    if (viewed) {
+      const auto tail = head.size() < kExifReach ? head : read_bytes(path, kExifReach, End::kBack);
+      info.size = turn_of(find_png_exif(head, tail)).size_of(info.size);
+    }
+    return info;
   }
-  if (!is_jpeg(head)) throw not_an_image(path, head);
   try {
-    const Size stored = jpeg_size(head, path.string());
-    if (!viewed) return stored;
-    const FoundExif exif = find_jpeg_exif(head);
-    if (exif.certain) return turn_of(exif.block).size_of(stored);
+    ImageInfo info = jpeg_info(head, path.string());
+    const FoundExif exif = viewed ? find_jpeg_exif(head) : FoundExif{};
+    if (exif.certain) {
+      info.size = turn_of(exif.block).size_of(info.size);
+      return info;
+    }
   } catch (const DataError&) {  // more of the file tells
   }
   const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
-  return turn_of(file, orientation).size_of(jpeg_size(file, path.string()));
+  ImageInfo info = jpeg_info(file, path.string());
+  info.size = shown_turn(file, orientation).size_of(info.size);
+  return info;
+}
+
+ImageInfo info_of_file(const std::filesystem::path& path, const ImageRule& rule) {
+  const std::vector<std::uint8_t> head = read_bytes(path, kExifReach);
+  switch (format_of(head)) {
+    case ImageFormat::kOther:
+      throw not_an_image(path, head);
+    case ImageFormat::kNpy: {
+      std::error_code unknown;
+      return npy_info(head, std::filesystem::file_size(path, unknown), path.string(), rule);
+    }
+    case ImageFormat::kTiff: {
+      TiffBytes bytes(path);
+      return tiff_info(bytes, path.string(), rule);
+    }
+    default:
+      return png_or_jpeg_info(path, rule.orientation, head);
+  }
+}
+
+/// Of one of several files of an image: what it has itself, all of it.
+ImageRule rule_of_part(const ImageRule& rule, const ImageInfo& part) {
+  return {.orientation = rule.orientation, .channels = part.channels, .nodata = rule.nodata};
+}
+
+}  // namespace
+
+void read_image(const std::filesystem::path& path, Image& image, const ImageRule& rule) {
+  if (rule.channel_files.empty()) return decode(path, rule, image);
+  Image all, part;
+  for (const std::filesystem::path& file : channel_files_of(path, rule)) {
+    decode(file, rule_of_part(rule, info_of_file(file, rule)), part);
+    if (all.height == 0) {
+      all = std::exchange(part, {});
+    } else {
+      append_channels(std::exchange(part, {}), file.string(), all);
+    }
+  }
+  take_channels(chosen_channels({.count = all.channels}, rule, path.string()), all);
+  image = std::move(all);
+}
+
+MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored,
+                   const LabelRule& rule) {
+  const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
+  switch (format_of(file)) {
+    case ImageFormat::kPng: {
+      const MaskKind kind = decode_png_mask(file, path.string(), rule, labels, colored);
+      const Turn shown = shown_turn(file, rule.orientation);
+      if (kind == MaskKind::kColors) {
+        turn(shown, colored);
+      } else {
+        turn(shown, labels);
+      }
+      return kind;
+    }
+    case ImageFormat::kTiff: {
+      TiffBytes bytes{ImageBytes(file)};
+      return decode_tiff_mask(bytes, path.string(), rule, labels, colored);
+    }
+    case ImageFormat::kNpy:
+      decode_npy_mask(file, path.string(), rule, labels);
+      return MaskKind::kValues;
+    case ImageFormat::kJpeg:
+      throw DataError(concat(path.string(),
+                             ": expected labels as PNG, got a JPEG, whose lossy compression ",
+                             "changes classes; export the labels again as PNG"));
+    default:
+      throw DataError(concat(path.string(), ": expected labels as PNG, TIFF or .npy, but the file ",
+                             beginning(file)));
+  }
+}
+
+std::vector<Color> read_palette(const std::filesystem::path& path) {
+  if (!is_indexed_png(read_bytes(path, kPngHeaderBytes))) return {};
+  return png_palette(read_bytes(path, SIZE_MAX), path.string());
+}
+
+ImageInfo read_image_info(const std::filesystem::path& path, const ImageRule& rule) {
+  ImageInfo info = info_of_file(path, rule);
+  const auto files = static_cast<int>(rule.channel_files.size());
+  info.channels *= std::max(files, 1);
+  return info;
+}
+
+std::vector<std::filesystem::path> channel_files_of(const std::filesystem::path& path,
+                                                    const ImageRule& rule) {
+  if (rule.channel_files.empty()) return {path};
+  const std::string& first = rule.channel_files.front();
+  std::string stem = path.stem().string();
+  if (!stem.ends_with(first)) {
+    throw DataError(concat(path.string(), ": expected a name that ends in \"", first,
+                           "\" before its extension (data.channel_files)"));
+  }
+  stem.resize(stem.size() - first.size());
+  std::vector<std::filesystem::path> files;
+  for (const std::string& end : rule.channel_files) {
+    files.push_back(path.parent_path() / (stem + end + path.extension().string()));
+  }
+  return files;
 }
 
 void write_png(const std::filesystem::path& path, const Image& image) {

@@ -1,40 +1,86 @@
 #pragma once
-// Reading JPEG and PNG, writing PNG. A file is complete and valid, or it is an error: a truncated
-// image must never train silently. The format is told from the file's first bytes, not from its
-// name. Every function is safe from any thread, and throws DataError naming the file, what was
-// expected and what came.
+// Reading JPEG, PNG, TIFF and .npy, writing PNG. A file is complete and valid, or it is an error: a
+// truncated image must never train silently. The format is told from the file's first bytes, not
+// from its name. Every function is safe from any thread, and throws DataError naming the file, what
+// was expected and what came.
 
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/io/image.h"
 
 namespace lockstep {
 
-/// Reads a JPEG (gray or colour) or a PNG (gray, palette, RGB, with or without alpha) as RGB into
-/// `image`, whose buffer is reused. Alpha is dropped; 16-bit PNGs are scaled to 8.
-void read_image(const std::filesystem::path& path, Image& image,
-                ImageOrientation orientation = ImageOrientation::kViewer);
+/// How a file becomes an image.
+struct ImageRule {
+  ImageOrientation orientation = ImageOrientation::kViewer;
+  int channels = 3;
+  std::vector<int> bands = {};  // of the file's channels those that are taken; empty: all
+  std::vector<std::string> channel_files = {};  // ends of the names of one image's files, in order
+  std::optional<double> nodata = {};            // a value that is not there
+};
+
+/// What a file's header says.
+struct ImageInfo {
+  Size size;
+  PixelType type = PixelType::kUint8;
+  int channels = 3;    // of the file
+  bool alpha = false;  // the last one
+};
+
+/// Reads a JPEG, PNG, TIFF or .npy into `image`, whose buffers are reused. A file has as many
+/// channels as the rule says, but: gray JPEGs and PNGs become three equal channels where three are
+/// expected, and alpha is dropped where one or three are. Channels of a TIFF are the samples of all
+/// its pages of full resolution; an array is [H, W], [H, W, C] or, where only its first extent is
+/// the number of channels, [C, H, W]. Values of integers above 2^24 and of doubles are rounded to
+/// floats.
+void read_image(const std::filesystem::path& path, Image& image, const ImageRule& rule);
+inline void read_image(const std::filesystem::path& path, Image& image,
+                       ImageOrientation orientation = ImageOrientation::kViewer) {
+  read_image(path, image, ImageRule{.orientation = orientation});
+}
 
 enum class MaskKind : std::uint8_t { kValues, kColors };
 
-/// Reads a mask. Gray PNG of 16 bits or fewer, or palette PNG: the RAW value or index of every
-/// pixel in `labels`; gray is not scaled and a palette not looked up. RGB PNG, with or without
-/// alpha: its colours in `colored`, and `labels` is left as it is.
+/// How a file becomes labels.
+struct LabelRule {
+  ImageOrientation orientation = ImageOrientation::kViewer;
+  bool objects = false;          // every value but 0 becomes 1
+  bool stretch_one_bit = false;  // of masks of one bit white becomes 255
+};
+
+/// Reads a mask: a PNG, TIFF or .npy. Gray or palette: the RAW value or index of every pixel in
+/// `labels`; gray is not scaled and a palette not looked up. RGB, with or without alpha: its
+/// colours in `colored`, and `labels` is left as it is.
 MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored,
-                   ImageOrientation orientation = ImageOrientation::kViewer);
+                   const LabelRule& rule);
+inline MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored,
+                          ImageOrientation orientation = ImageOrientation::kViewer) {
+  return read_mask(path, labels, colored, LabelRule{.orientation = orientation});
+}
 
 /// The colours in which an indexed PNG shows its values; none: it is no such file.
 std::vector<Color> read_palette(const std::filesystem::path& path);
 
-/// The largest value in a PNG of 16 bits; nothing where the file is another.
-std::optional<int> read_largest_value(const std::filesystem::path& path);
+/// What an image's header says; its size is the one that read_image gives.
+ImageInfo read_image_info(const std::filesystem::path& path, const ImageRule& rule);
 
-/// Size of a JPEG or PNG as read_image gives it, from its header.
-Size read_image_size(const std::filesystem::path& path,
-                     ImageOrientation orientation = ImageOrientation::kViewer);
+/// Size of an image as read_image gives it, from its header.
+inline Size read_image_size(const std::filesystem::path& path, const ImageRule& rule) {
+  return read_image_info(path, rule).size;
+}
+inline Size read_image_size(const std::filesystem::path& path,
+                            ImageOrientation orientation = ImageOrientation::kViewer) {
+  return read_image_size(path, ImageRule{.orientation = orientation});
+}
+
+/// The files that an image consists of, whose first is `path`: itself, or one for each end in
+/// ImageRule::channel_files. Throws DataError where the name does not end as the first one says.
+std::vector<std::filesystem::path> channel_files_of(const std::filesystem::path& path,
+                                                    const ImageRule& rule);
 
 /// Writes an 8-bit RGB PNG.
 void write_png(const std::filesystem::path& path, const Image& image);

@@ -1,8 +1,10 @@
 #include <turbojpeg.h>
 
 #include <memory>
+#include <utility>
 
 #include "io/codec.h"
+#include "io/raw_pixels.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -52,30 +54,35 @@ bool is_jpeg(ImageBytes file) {
   return file.size() >= 3 && file[0] == 0xFF && file[1] == 0xD8 && file[2] == 0xFF;
 }
 
-Size jpeg_size(ImageBytes file, const std::string& name) {
-  return read_header(make_decompressor(), file, name).size;
+ImageInfo jpeg_info(ImageBytes file, const std::string& name) {
+  const Header header = read_header(make_decompressor(), file, name);
+  return {header.size, PixelType::kUint8, header.colorspace == TJCS_GRAY ? 1 : 3, false};
 }
 
-void decode_jpeg(ImageBytes file, const std::string& name, Image& image) {
+void decode_jpeg(ImageBytes file, const std::string& name, const ImageRule& rule, Image& image) {
   const Decompressor decompressor = make_decompressor();
   const Header header = read_header(decompressor, file, name);
   if (header.colorspace == TJCS_CMYK || header.colorspace == TJCS_YCCK) {
     throw DataError(concat(name, ": expected a gray or RGB JPEG, got CMYK; convert it to RGB"));
   }
   check_size(header.size, file, name);
-  image.height = header.size.height;
-  image.width = header.size.width;
+  // Gray where three channels are expected is three equal ones.
+  const int own = header.colorspace == TJCS_GRAY ? 1 : 3;
+  const int channels = rule.bands.empty() && rule.channels == 3 ? 3 : own;
+  const std::vector<int> chosen = chosen_channels({.count = channels}, rule, name);
+  image = Image{header.size.height, header.size.width, std::move(image.pixels), channels};
   image.pixels.resize(static_cast<std::size_t>(image.height) *
-                      static_cast<std::size_t>(image.width) * 3);
+                      static_cast<std::size_t>(image.width) * static_cast<std::size_t>(channels));
   // libjpeg fills what is missing from a truncated file with gray and only warns.
   constexpr int kFlags = TJFLAG_ACCURATEDCT | TJFLAG_STOPONWARNING;
   if (tjDecompress2(decompressor.get(), file.data(), file.size(), image.pixels.data(), image.width,
-                    0, image.height, TJPF_RGB, kFlags) != 0) {
+                    0, image.height, channels == 1 ? TJPF_GRAY : TJPF_RGB, kFlags) != 0) {
     throw DataError(concat(name, ": expected a complete JPEG of ",
                            to_string(Size{image.height, image.width}), ", but its ", file.size(),
                            " bytes are truncated or damaged (", tjGetErrorStr2(decompressor.get()),
                            ")"));
   }
+  take_channels(chosen, image);
 }
 
 }  // namespace lockstep

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "io/codec.h"
+#include "io/raw_pixels.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -32,6 +34,8 @@ class PngDecoder {
 
   bool read_header() {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    // Of chunks that say nothing of the pixels libpng would ask for as many bytes as they claim.
+    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
     png_set_read_fn(png_, this, on_read);
     png_read_info(png_, info_);
     return true;
@@ -47,19 +51,17 @@ class PngDecoder {
   int bit_depth() const { return png_get_bit_depth(png_, info_); }
   int color_type() const { return png_get_color_type(png_, info_); }
 
-  /// Asks for 8-bit RGB, whatever the file holds.
-  bool convert_to_rgb() {
+  bool transparent() {
+    return (color_type() & PNG_COLOR_MASK_ALPHA) != 0 || png_get_valid(png_, info_, PNG_INFO_tRNS);
+  }
+  /// Asks for 8 bits, or for 16 where the file has them, the low byte first: colours of a palette,
+  /// gray as three equal channels and no alpha where that is said.
+  bool convert(bool to_rgb, bool strip_alpha) {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_expand(png_);
-    png_set_scale_16(png_);
-    png_set_gray_to_rgb(png_);
-    png_set_strip_alpha(png_);
-    return true;
-  }
-  /// Asks for the file's own values without alpha, the high byte first.
-  bool keep_16_bits() {
-    if (setjmp(png_jmpbuf(png_)) != 0) return false;
-    png_set_strip_alpha(png_);
+    png_set_swap(png_);
+    if (to_rgb) png_set_gray_to_rgb(png_);
+    if (strip_alpha) png_set_strip_alpha(png_);
     return true;
   }
   /// Of an indexed file, after its header; else empty.
@@ -73,10 +75,11 @@ class PngDecoder {
     }
     return palette;
   }
-  /// Asks for one byte per pixel that holds the file's own value.
+  /// Asks for the file's own values: a byte for each pixel, or two, the low one first.
   bool keep_raw_values() {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_packing(png_);
+    png_set_swap(png_);
     return true;
   }
   /// Decodes all rows and reads on to the end of the file, where a truncation shows.
@@ -131,15 +134,6 @@ void check_size(const PngDecoder& decoder, ImageBytes file, const std::string& n
                          ", but its ", file.size(), " bytes are truncated or damaged"));
 }
 
-template <typename Map>
-std::size_t set_size(Map& map, Size size, std::size_t channels) {
-  map.height = size.height;
-  map.width = size.width;
-  const std::size_t row_bytes = static_cast<std::size_t>(size.width) * channels;
-  map.pixels.resize(static_cast<std::size_t>(size.height) * row_bytes);
-  return row_bytes;
-}
-
 std::uint32_t big_endian(const std::uint8_t* bytes) {
   return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) |
          (std::uint32_t{bytes[2]} << 8) | std::uint32_t{bytes[3]};
@@ -152,26 +146,50 @@ bool is_png(ImageBytes file) {
          std::equal(kSignature.begin(), kSignature.end(), file.begin());
 }
 
-Size png_size(ImageBytes file, const std::string& name) {
-  if (file.size() < 24)
+ImageInfo png_info(ImageBytes file, const std::string& name) {
+  if (file.size() < 26)
     throw DataError(concat(name, ": expected a PNG, but the file ends in its header"));
   const Size size{static_cast<int>(big_endian(file.data() + 20)),
                   static_cast<int>(big_endian(file.data() + 16))};
   check_image_size(size, name);
-  return size;
+  const std::uint8_t kind = file[25];
+  const bool alpha = (kind & PNG_COLOR_MASK_ALPHA) != 0;
+  return {size, file[24] == 16 ? PixelType::kUint16 : PixelType::kUint8,
+          ((kind & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1) + (alpha ? 1 : 0), alpha};
 }
 
-void decode_png(ImageBytes file, const std::string& name, Image& image) {
+void decode_png(ImageBytes file, const std::string& name, const ImageRule& rule, Image& image) {
   PngDecoder decoder(file);
-  if (!decoder.read_header() || !decoder.convert_to_rgb()) throw_damaged(decoder, file, name);
+  if (!decoder.read_header()) throw_damaged(decoder, file, name);
+  const bool color = (decoder.color_type() & PNG_COLOR_MASK_COLOR) != 0;
+  const bool to_rgb = rule.bands.empty() && rule.channels == 3;
+  const int opaque = color || to_rgb ? 3 : 1;
+  // A colour that is said to be transparent is alpha only where alpha is asked for.
+  const bool keep_alpha = decoder.transparent() && (!rule.bands.empty() || rule.channels > opaque);
+  const FileChannels channels{.count = opaque + (keep_alpha ? 1 : 0), .alpha = keep_alpha};
+  const std::vector<int> chosen = chosen_channels(channels, rule, name);
+  if (!decoder.convert(to_rgb, !keep_alpha)) throw_damaged(decoder, file, name);
   check_size(decoder, file, name);
-  const std::size_t row_bytes = set_size(image, decoder.size(), 3);
-  if (!decoder.read_pixels(image.pixels.data(), row_bytes)) throw_damaged(decoder, file, name);
+  const bool deep = decoder.bit_depth() == 16;
+  const auto values =
+      static_cast<std::size_t>(channels.count) * static_cast<std::size_t>(decoder.size().width);
+  image = Image{decoder.size().height,
+                decoder.size().width,
+                std::move(image.pixels),
+                channels.count,
+                deep ? PixelType::kUint16 : PixelType::kUint8,
+                std::move(image.words)};
+  image.pixels.resize(deep ? 0 : values * static_cast<std::size_t>(image.height));
+  image.words.resize(deep ? values * static_cast<std::size_t>(image.height) : 0);
+  std::uint8_t* const out =
+      deep ? reinterpret_cast<std::uint8_t*>(image.words.data()) : image.pixels.data();
+  if (!decoder.read_pixels(out, values * (deep ? 2 : 1))) throw_damaged(decoder, file, name);
+  mark_missing(rule.nodata, image);
+  take_channels(chosen, image);
 }
 
-PngValues png_values(ImageBytes file) {
-  if (!is_png(file) || file.size() < 26) return {};
-  return {.bits = file[24], .indexed = file[25] == PNG_COLOR_TYPE_PALETTE};
+bool is_indexed_png(ImageBytes file) {
+  return is_png(file) && file.size() >= 26 && file[25] == PNG_COLOR_TYPE_PALETTE;
 }
 
 std::vector<Color> png_palette(ImageBytes file, const std::string& name) {
@@ -180,28 +198,15 @@ std::vector<Color> png_palette(ImageBytes file, const std::string& name) {
   return decoder.palette();
 }
 
-int largest_png_value(ImageBytes file, const std::string& name) {
-  PngDecoder decoder(file);
-  if (!decoder.read_header() || !decoder.keep_16_bits()) throw_damaged(decoder, file, name);
-  check_size(decoder, file, name);
-  const Size size = decoder.size();
-  const bool color = (decoder.color_type() & PNG_COLOR_MASK_COLOR) != 0;
-  const std::size_t row = static_cast<std::size_t>(size.width) * (color ? 6 : 2);
-  std::vector<std::uint8_t> values(row * static_cast<std::size_t>(size.height));
-  if (!decoder.read_pixels(values.data(), row)) throw_damaged(decoder, file, name);
-  int most = 0;
-  for (std::size_t i = 0; i + 1 < values.size(); i += 2)
-    most = std::max(most, values[i] << 8 | values[i + 1]);
-  return most;
-}
-
-MaskKind decode_png_mask(ImageBytes file, const std::string& name, LabelMap& labels,
-                         Image& colored) {
+MaskKind decode_png_mask(ImageBytes file, const std::string& name, const LabelRule& rule,
+                         LabelMap& labels, Image& colored) {
   PngDecoder decoder(file);
   if (!decoder.read_header()) throw_damaged(decoder, file, name);
   if ((decoder.color_type() & PNG_COLOR_MASK_COLOR) != 0 &&
       decoder.color_type() != PNG_COLOR_TYPE_PALETTE) {
-    decode_png(file, name, colored);
+    if (decoder.bit_depth() == 16)
+      throw DataError(concat(name, ": expected colours of 8 bits, got 16; convert the mask"));
+    decode_png(file, name, {}, colored);
     return MaskKind::kColors;
   }
   if (decoder.color_type() == PNG_COLOR_TYPE_GRAY_ALPHA) {
@@ -210,14 +215,15 @@ MaskKind decode_png_mask(ImageBytes file, const std::string& name, LabelMap& lab
   }
   if (!decoder.keep_raw_values()) throw_damaged(decoder, file, name);
   check_size(decoder, file, name);
-  const std::size_t row = set_size(labels, decoder.size(), 1);
-  const std::size_t bytes = decoder.bit_depth() == 16 ? 2 : 1;
-  std::vector<std::uint8_t> values(labels.pixels.size() * bytes);
-  if (!decoder.read_pixels(values.data(), row * bytes)) throw_damaged(decoder, file, name);
-  for (std::size_t i = 0; i < labels.pixels.size(); ++i) {
-    labels.pixels[i] = bytes == 1 ? values[i]  // PNG has the high byte first
-                                  : static_cast<Label>((values[2 * i] << 8) | values[2 * i + 1]);
-  }
+  const bool deep = decoder.bit_depth() == 16;
+  const bool stretch = rule.stretch_one_bit && decoder.bit_depth() == 1 &&
+                       decoder.color_type() == PNG_COLOR_TYPE_GRAY;
+  RawPixels raw{decoder.size(), 1, deep ? PixelType::kUint16 : PixelType::kUint8, {}};
+  const std::size_t row = static_cast<std::size_t>(raw.size.width) * (deep ? 2 : 1);
+  raw.bytes.resize(static_cast<std::size_t>(raw.size.height) * row);
+  if (!decoder.read_pixels(raw.bytes.data(), row)) throw_damaged(decoder, file, name);
+  for (std::uint8_t& value : raw.bytes) value = stretch && value != 0 ? 255 : value;
+  put_labels(raw, name, rule, labels);
   return MaskKind::kValues;
 }
 

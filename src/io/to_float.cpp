@@ -13,18 +13,6 @@ namespace {
 
 float from_bfloat16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
-// 1 sign, 5 exponent and 10 fraction bits. Every value is one of fp32, NaN's bits included.
-float from_float16(std::uint16_t bits) {
-  const std::uint32_t sign = (bits & 0x8000U) << 16, exponent = bits >> 10 & 0x1fU,
-                      fraction = bits & 0x3ffU;
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  const std::uint32_t widened = exponent == 0x1f ? 0xffU : exponent + 127 - 15;
-  return std::bit_cast<float>(sign | widened << 23 | fraction << 13);
-}
-
 template <typename Element, typename Widen>
 std::vector<float> convert(const HostTensor& tensor, const Widen& widen) {
   std::vector<float> values(tensor.data.size() / sizeof(Element));
@@ -72,6 +60,17 @@ constexpr CountType kCountTypes[] = {
 };
 
 }  // namespace
+
+float from_float16(std::uint16_t bits) {
+  const std::uint32_t sign = (bits & 0x8000U) << 16, exponent = bits >> 10 & 0x1fU,
+                      fraction = bits & 0x3ffU;
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  const std::uint32_t widened = exponent == 0x1f ? 0xffU : exponent + 127 - 15;
+  return std::bit_cast<float>(sign | widened << 23 | fraction << 13);
+}
 
 std::optional<std::int64_t> to_count(const HostTensor& tensor) {
   for (const CountType& type : kCountTypes) {

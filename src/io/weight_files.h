@@ -39,6 +39,9 @@ std::string describe_content(std::span<const std::byte> head);
 /// others.
 std::size_t float_bytes(std::string_view dtype);
 
+/// 1 sign, 5 exponent and 10 fraction bits. Every value is one of fp32, NaN's bits included.
+float from_float16(std::uint16_t bits);
+
 /// The values; those of F64 rounded to the nearest. REQUIRES: float_bytes, whole elements.
 std::vector<float> to_floats(const HostTensor& tensor);
 

@@ -21,12 +21,12 @@ namespace {
 namespace fs = std::filesystem;
 bool merges(EvalStats stats) { return stats == EvalStats::kMean || stats == EvalStats::kPooled; }
 
-Shape input_of(const Architecture& architecture, const Size& size) {
-  if (size.height > 0) return {1, size.height, size.width, 3};
+Shape input_of(const Architecture& architecture, const Size& size, int channels) {
+  if (size.height > 0) return {1, size.height, size.width, channels};
   constexpr std::int64_t kLeast = 64;
   const std::int64_t divisor = architecture.size_divisor;
   const std::int64_t side = (kLeast + divisor - 1) / divisor * divisor;
-  return {1, side, side, 3};
+  return {1, side, side, channels};
 }
 
 std::vector<std::string> layers_by_image(const NetworkBuilder& net, const Outputs& outputs) {
@@ -46,8 +46,8 @@ ImportSummary read_weights_of(TrainedModel& model, const Size& size, const Tenso
   const NormLayer norm(model.config.bn);
   ParameterStore store;
   NetworkBuilder net(*backend, store, norm);
-  const Outputs outputs =
-      model.architecture.model(net, net.input(input_of(model.architecture, size)), norm);
+  const Outputs outputs = model.architecture.model(
+      net, net.input(input_of(model.architecture, size, model.config.data.channels)), norm);
   store.allocate(*backend);
   ImportSummary summary = load_state_dict(file, store, *backend, true);
   model.weights = state_dict(store, *backend);
@@ -101,15 +101,22 @@ void check_statistics_are_there(EvalStats stats) {
 }
 
 Metadata about(const Config& config, const Architecture& architecture, std::int64_t iteration) {
-  Metadata text{{"lockstep.architecture", config.model.arch},
-                {"lockstep.description", architecture.description},
-                {"lockstep.task", to_string(architecture.task)},
-                {"lockstep.num_classes", std::to_string(config.model.num_classes)},
-                {"lockstep.class_names", json_text(Json(class_names(config.data)))},
-                {"lockstep.mean", Json(config.data.mean).dump()},
-                {"lockstep.std", Json(config.data.std).dump()},
-                {"lockstep.size_divisor", std::to_string(architecture.size_divisor)},
-                {"lockstep.eval_stats", to_string(config.bn.eval_stats)}};
+  Metadata text{
+      {"lockstep.architecture", config.model.arch},
+      {"lockstep.description", architecture.description},
+      {"lockstep.task", to_string(architecture.task)},
+      {"lockstep.num_classes", std::to_string(config.model.num_classes)},
+      {"lockstep.class_names", json_text(Json(class_names(config.data)))},
+      {"lockstep.channels", std::to_string(config.data.channels)},
+      {"lockstep.normalize", to_string(config.data.normalize.value_or(Normalization::kGiven))},
+      {"lockstep.pixels", to_string(config.data.pixels.value_or(PixelType::kUint8))},
+      {"lockstep.mean", Json(config.data.mean).dump()},
+      {"lockstep.std", Json(config.data.std).dump()},
+      {"lockstep.size_divisor", std::to_string(architecture.size_divisor)},
+      {"lockstep.eval_stats", to_string(config.bn.eval_stats)}};
+  if (config.data.normalize == Normalization::kPercentile)
+    text["lockstep.percentiles"] = Json(config.data.percentiles).dump();
+  if (!config.data.bands.empty()) text["lockstep.bands"] = Json(config.data.bands).dump();
   if (iteration >= 0) text["lockstep.iteration"] = std::to_string(iteration);
   return text;
 }

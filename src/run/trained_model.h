@@ -68,9 +68,10 @@ struct TrainedModel {
   std::vector<std::string> layers_by_image;
   std::int64_t iteration = -1;  // steps behind the weights; -1: unknown
   /// Values that are no plain text are JSON: "lockstep.architecture", "lockstep.description" for
-  /// people, "lockstep.task", "lockstep.num_classes", "lockstep.class_names", "lockstep.mean" and
-  /// "lockstep.std" (of RGB in 0..1), "lockstep.size_divisor", "lockstep.eval_stats", and
-  /// "lockstep.iteration" where it is known.
+  /// people, "lockstep.task", "lockstep.num_classes", "lockstep.class_names", "lockstep.channels",
+  /// "lockstep.normalize", "lockstep.pixels" (the files' type that mean and std are of; of uint8 in
+  /// 0..1), "lockstep.mean", "lockstep.std", "lockstep.size_divisor", "lockstep.eval_stats", and
+  /// "lockstep.percentiles", "lockstep.bands", "lockstep.iteration" where there are any.
   Metadata about;
   std::vector<std::string> warnings;
 };

@@ -1,11 +1,14 @@
 #include "train/before_training.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <numeric>
 #include <utility>
 
 #include "config/judged_values.h"
 #include "data/batch_plan.h"
+#include "data/normalize.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "step/check_declared.h"
@@ -61,6 +64,19 @@ void find_refusal(const Config& config, const std::vector<Device>& devices, cons
   } catch (const std::exception&) {
     report.refusal = std::current_exception();
   }
+}
+
+/// One mean and one deviation cannot be of two types.
+void refuse_mixed_types(DataReport& report) {
+  std::map<PixelType, std::string> examples;
+  for (const SplitReport* split : {&report.train, &report.val}) {
+    for (const auto& [type, found] : split->types) examples.emplace(type, found.example);
+  }
+  if (report.refusal || examples.size() < 2 || normalizes_by_image(report.options)) return;
+  const auto& [first, of_first] = *examples.begin();
+  const auto& [other, of_other] = *std::next(examples.begin());
+  report.refusal =
+      std::make_exception_ptr(DataError(several_types(of_first, first, of_other, other)));
 }
 
 void warn_of_duplicates(DataReport& report) {
@@ -133,6 +149,7 @@ DataReport check_data(const Config& config, const std::vector<Device>& devices,
     append(report.warnings, data_warnings(*split, report.options));
   warn_of_duplicates(report);
   find_refusal(config, devices, *train, report);
+  refuse_mixed_types(report);
   return report;
 }
 

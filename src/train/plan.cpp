@@ -12,6 +12,7 @@
 #include "nn/norms/batch_norm_layer.h"
 #include "step/replica.h"
 #include "train/before_training.h"
+#include "train/settled_data.h"
 #include "train/training.h"
 
 namespace lockstep {
@@ -164,7 +165,9 @@ std::vector<NormPlan> plan_norms(const BatchNormConfig& bn, const std::vector<st
   return norms;
 }
 
-TrainingPlan plan_training(const Config& config, const std::vector<Device>& devices, int timed) {
+TrainingPlan plan_training(const Config& written, const std::vector<Device>& devices, int timed) {
+  Config config = written;
+  settle_data(config);
   LOCKSTEP_CHECK(timed > 0, "a plan times at least one step, not ", timed);
   check_can_be_written(config);
   TrainingPlan plan{.config = config, .devices = devices};
@@ -189,7 +192,7 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
 
   const auto replicas = make_replicas(config, devices, plan.global_batch, plan.size, nullptr);
   if (!config.model.backbone_weights.empty())
-    import_weights(*replicas, config.model.backbone_weights, config.model);
+    import_weights(*replicas, config.model.backbone_weights, config);
   plan.parameters = replicas->parameter_count();
   const Network& network = replicas->replica(0).network();
   plan.receptive_radius =

@@ -20,6 +20,7 @@
 #include "step/replica.h"
 #include "train/averaged_model.h"
 #include "train/replica_readings.h"
+#include "train/settled_data.h"
 #include "train/step_meter.h"
 #include "train/training.h"
 #include "train/training_session.h"
@@ -520,6 +521,22 @@ TrainSummary Trainer::summarize(TrainStatus status) {
 
 }  // namespace
 
-TrainSummary train(const TrainRequest& request) { return Trainer(request).run(); }
+namespace {
+
+/// The folder of the run that goes on, where one does.
+std::filesystem::path begun_run(const TrainRequest& request) {
+  if (!request.output.empty() || !request.resume) return request.output;
+  return resumes_newest(*request.resume) ? newest_run_folder(request.config).root
+                                         : run_of(*request.resume);
+}
+
+}  // namespace
+
+TrainSummary train(const TrainRequest& request) {
+  TrainRequest settled = request;
+  const std::string said = settle_data(settled.config, begun_run(request));
+  if (!said.empty()) settled.notes.push_back(said);
+  return Trainer(settled).run();
+}
 
 }  // namespace lockstep

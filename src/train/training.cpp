@@ -10,6 +10,7 @@
 #include "config/config_schema.h"
 #include "lockstep/core/check.h"
 #include "run/trained_model.h"
+#include "train/first_convolution.h"
 #include "train/replica_readings.h"
 
 namespace lockstep {
@@ -78,7 +79,7 @@ DataParallelOptions replica_options(const Config& config, const std::vector<Devi
     options.norm.options.process_groups =
         contiguous_groups(make_rank_layout(world, devices).ranks(), config.bn.sync_group);
   }
-  options.input = {global_batch, size.height, size.width, 3};
+  options.input = {global_batch, size.height, size.width, config.data.channels};
   options.losses = losses_of(config);
   options.optimizer = config.optim.optimizer;
   options.parameter_groups = config.parameter_groups();
@@ -119,8 +120,10 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
 }
 
 ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file,
-                             const ModelOptions& model) {
-  const TensorMap tensors = select_prefix(read_weights(file).tensors, model.weights_prefix);
+                             const Config& config, std::vector<std::string>* notes) {
+  TensorMap tensors = select_prefix(read_weights(file).tensors, config.model.weights_prefix);
+  std::vector<std::string> spread = spread_first_convolution(config.data.channels, tensors);
+  if (notes != nullptr) *notes = std::move(spread);
   const ImportSummary summary =
       load_from(file, [&] { return replicas.load_state_dict(tensors, false); });
   if (summary.loaded > 0) return summary;

@@ -48,10 +48,11 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             std::int64_t global_batch, const Size& size,
                                             const FaultHook& hook, World& world = World::alone());
 
-/// Loads what fits of a file of weights into all replicas. Throws DataError for a file that cannot
-/// be read, or of which nothing fits.
+/// Loads what fits of a file of weights into all replicas, that of RGB into a network for other
+/// channels, too (first_convolution.h), which `notes` then tells of. Throws DataError for a file
+/// that cannot be read, or of which nothing fits.
 ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file,
-                             const ModelOptions& model);
+                             const Config& config, std::vector<std::string>* notes = nullptr);
 
 /// Weights, the optimizer's state and running statistics as they are; the rest of the state is the
 /// caller's.

@@ -60,7 +60,8 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
       devices_text(asked.devices.empty() ? default_devices() : asked.devices),
       devices(parse_devices(devices_text)),
       layout(make_rank_layout(world, devices)),
-      fault(fault_of(asked)) {
+      fault(fault_of(asked)),
+      started(asked.notes) {
   begin_computing(config, devices);
   check_processes();
   check_can_be_written(config);
@@ -256,7 +257,9 @@ void TrainingSession::load_initial_weights() {
 
 ImportSummary TrainingSession::import_initial(const char* asked_by, const fs::path& path) {
   if (!world.first()) return replicas->load_state_dict({}, false);
-  const ImportSummary summary = import_weights(*replicas, path, config.model);
+  std::vector<std::string> notes;
+  const ImportSummary summary = import_weights(*replicas, path, config, &notes);
+  for (std::string& text : notes) started.push_back(std::move(text));
   started.push_back(concat(asked_by, " ", path.string(), ": ", describe_import(summary)));
   return summary;
 }

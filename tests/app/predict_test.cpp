@@ -302,7 +302,7 @@ TEST_CASE("predict: a broken image is named, and the others are predicted") {
   CHECK(outcome.exit_code == 3);
   CHECK(contains(outcome.err, "2 of 6 images failed"));
   CHECK(contains(outcome.err, broken.string()));
-  CHECK(contains(outcome.err, "notes.jpg: expected a JPEG or PNG image"));
+  CHECK(contains(outcome.err, "notes.jpg: expected a JPEG, PNG, TIFF or .npy image"));
   const Json report = Json::parse(outcome.out);
   CHECK(report["images"].size() == 4);
   CHECK(report["failed"].size() == 2);
@@ -328,7 +328,7 @@ TEST_CASE("predict refuses what it cannot do, says what to do, and writes nothin
   check({run, images}, 2, "expected -o DIR");
   check({run, "-o", out}, 2, "predict: expected IMAGES: JPEG and PNG files");
   check({run, "/not/there.jpg", "-o", out}, 3, "/not/there.jpg: expected an image or a folder");
-  check({run, trained.out("empty").string(), "-o", out}, 3, "*.jpg, *.jpeg or *.png");
+  check({run, trained.out("empty").string(), "-o", out}, 3, "*.jpg *.jpeg *.png");
   check({run + "2", images, "-o", out}, 3, "there is no such run or checkpoint");
   check({run, images, "-o", out, "-s", "model.width=6"}, 3, "encoder.0.0.conv.weight");
   check({run, images, "-o", out, "-s", "bn.eval_stats=precise"}, 2, "device0, mean or pooled");

@@ -94,7 +94,7 @@ TEST_CASE("ranges") {
       {"data.augment.scale=[2,1]", "0 < lo <= hi"},
       {"data.augment.hflip=1.5", "expected a number >= 0 and <= 1"},
       {"data.exposure=[0,1]", "lo > 0"},
-      {"data.mean=[1,2]", "[r, g, b]"},
+      {"data.mean=[1,2]", "data.channels is 3"},
       {"data.shuffle=1", "expected true or false"},
       {"data.classes=[1]", "expected a list of class names"},
       {"data.classes=['a']", "has 1 names, but data.num_classes is 11"},

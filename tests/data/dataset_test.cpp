@@ -64,9 +64,9 @@ TEST_CASE("what is missing is named") {
   options.train = "empty";
   CHECK(contains(loading_failure(options), "found none"));
   CHECK(!contains(loading_failure(options), "found none of them"));
-  for (const char* name : {"b.tif", "a.tif", ".hidden"})
+  for (const char* name : {"b.bmp", "a.bmp", ".hidden"})
     write_file(folder.file(concat("images/empty/", name)), std::string("II*"));
-  CHECK(contains(loading_failure(options), "found none of them, but a.tif and 1 more"));
+  CHECK(contains(loading_failure(options), "found none of them, but a.bmp and 1 more"));
   options.root = folder.path() / "nowhere";
   CHECK(contains(loading_failure(options), "nowhere"));
   options.root.clear();
@@ -236,7 +236,7 @@ TEST_CASE("images that a layout does not take are told of") {
   write_pair(folder, "images/train/a.png", "masks/train/a.png", 1);
   write_pair(folder, "images/train/night/b.png", "masks/train/night/b.png", 2);
   write_pair(folder, "images/train/.cache/c.png", "masks/train/.cache/c.png", 3);
-  for (const char* name : {"images/train/z.tif", "images/train/y.BMP", "images/train/Thumbs.db"})
+  for (const char* name : {"images/train/z.jp2", "images/train/y.BMP", "images/train/Thumbs.db"})
     write_file(folder.file(name), std::string("II*"));
   DataOptions options = folder_options(folder);
   const auto dataset = make_dataset(options, Split::kTrain, 0);
@@ -291,7 +291,7 @@ TEST_CASE("masks have a suffix where it is said, and it is found where it is not
   std::filesystem::remove(folder.path() / "masks/train/a1_mask.png");
   CHECK(contains(loading_failure(options), "a1.png"));
   options.mask_suffix = "_gt";
-  CHECK(contains(loading_failure(options), "*_gt.png, found none"));
+  CHECK(contains(loading_failure(options), "*_gt.png *_gt.tif"));
 }
 
 std::vector<std::string> file_names(const Dataset& dataset) {

@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   const ImageBytes file(data, bytes);
   if (!is_jpeg(file)) return 0;
   Image image;
-  test::may_complain([&] { jpeg_size(file, "file"); });
-  test::may_complain([&] { decode_jpeg(file, "file", image); });
+  test::may_complain([&] { jpeg_info(file, "file"); });
+  test::may_complain([&] { decode_jpeg(file, "file", {}, image); });
   return 0;
 }

@@ -10,8 +10,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   if (!is_png(file)) return 0;
   Image image;
   LabelMap labels;
-  test::may_complain([&] { png_size(file, "file"); });
-  test::may_complain([&] { decode_png(file, "file", image); });
-  test::may_complain([&] { decode_png_mask(file, "file", labels, image); });
+  test::may_complain([&] { png_info(file, "file"); });
+  test::may_complain([&] { decode_png(file, "file", {}, image); });
+  test::may_complain([&] { decode_png(file, "file", {.bands = {0}}, image); });
+  test::may_complain([&] { decode_png_mask(file, "file", {}, labels, image); });
   return 0;
 }

@@ -406,14 +406,17 @@ std::vector<Row> rows_of_files() {
        {},
        3,
        {}},
-      {"12 bits of 16",
+      {"16 bits of all",
        [](const Place& p) {
-         for (int i = 0; i < 4; ++i) p.deep(Place::file("train", i), 15);
+         for (int i = 0; i < 4; ++i)
+           p.deep(Place::file("train", i), static_cast<std::uint8_t>(15 + i));
+         for (int i = 0; i < 2; ++i)
+           p.deep(Place::file("val", i), static_cast<std::uint8_t>(25 + i));
        },
        {},
        0,
-       {"of 65535"}},
-      {"16 bits of 16", [](const Place& p) { p.deep("train/1.png", 250); }, {}, 0, {}},
+       {}},
+      {"16 bits of one", [](const Place& p) { p.deep("train/1.png", 250); }, {}, 3, {"uint16"}},
       {"a sample twice",
        [](const Place& p) {
          p.list("train", {"train/0.png", "train/1.png", "train/0.png"});

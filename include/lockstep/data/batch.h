@@ -12,9 +12,9 @@
 namespace lockstep {
 
 /// A global batch, normalised as the network wants it. Shapes are those of the network's input and
-/// output; for images and label maps [N, H, W, 3] and [N, H, W]. It is whole: `samples` has an
-/// index for each of the N samples, which also counts them, and every other member exactly as many
-/// values as belong to N samples.
+/// output; for images and label maps [N, H, W, channels] and [N, H, W]. It is whole: `samples` has
+/// an index for each of the N samples, which also counts them, and every other member exactly as
+/// many values as belong to N samples.
 struct Batch {
   std::vector<float> images;          // [N, ..., C], or in another `layout`
   std::vector<Label> labels;          // [N, ...], of cross-entropy; ignore_index: nothing to learn

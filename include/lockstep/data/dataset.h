@@ -1,6 +1,6 @@
 #pragma once
-// Data sets: numbered samples of an RGB image and its labels, a map of equal size or one for the
-// whole image. A sample is a pure function of its index; decoding is safe from several threads at
+// Data sets: numbered samples of an image and its labels, a map of equal size or one for the whole
+// image. A sample is a pure function of its index; decoding is safe from several threads at
 // once. A label is a class or `ignored_label`, never anything else: who loads a sample need not
 // check again.
 
@@ -62,12 +62,42 @@ struct AugmentOptions {
 
 /// What the values in files of masks mean.
 enum class MaskValues : std::uint8_t {
-  kClasses,  // classes, or what the layout makes of them
-  kBinary,   // 0 is class 0 and 255 is class 1: black-and-white pictures
+  kClasses,    // classes, or what the layout makes of them
+  kBinary,     // 0 is class 0 and 255 is class 1: black-and-white pictures, also of one bit
+  kInstances,  // 0 is class 0 and everything else is class 1: objects, numbered
 };
 constexpr auto names_of(MaskValues) {
-  return std::to_array<Named<MaskValues>>(
-      {{"classes", MaskValues::kClasses}, {"binary", MaskValues::kBinary}});
+  return std::to_array<Named<MaskValues>>({{"classes", MaskValues::kClasses},
+                                           {"binary", MaskValues::kBinary},
+                                           {"instances", MaskValues::kInstances}});
+}
+
+constexpr auto names_of(PixelType) {
+  return std::to_array<Named<PixelType>>({{"uint8", PixelType::kUint8},
+                                          {"int8", PixelType::kInt8},
+                                          {"uint16", PixelType::kUint16},
+                                          {"int16", PixelType::kInt16},
+                                          {"uint32", PixelType::kUint32},
+                                          {"int32", PixelType::kInt32},
+                                          {"uint64", PixelType::kUint64},
+                                          {"int64", PixelType::kInt64},
+                                          {"float16", PixelType::kFloat16},
+                                          {"float32", PixelType::kFloat32},
+                                          {"float64", PixelType::kFloat64}});
+}
+
+/// Whose mean and deviation make an image the network's input, for each channel.
+enum class Normalization : std::uint8_t {
+  kGiven,       // those of the options
+  kDataset,     // those of all pixels of the training split
+  kImage,       // each image's own
+  kPercentile,  // of each image two percentiles become 0 and 1; what is beyond is cut off
+};
+constexpr auto names_of(Normalization) {
+  return std::to_array<Named<Normalization>>({{"given", Normalization::kGiven},
+                                              {"dataset", Normalization::kDataset},
+                                              {"image", Normalization::kImage},
+                                              {"percentile", Normalization::kPercentile}});
 }
 
 constexpr auto names_of(ImageOrientation) {
@@ -101,8 +131,21 @@ struct DataOptions {
   std::optional<float> val_share;  // of the training split's samples, by their names: validation
   // Samples that cannot be read are left out: all are read once when the data set is made.
   bool skip_broken = false;
-  std::array<float, 3> mean{0.485F, 0.456F, 0.406F};  // of RGB in 0..1
-  std::array<float, 3> std{0.229F, 0.224F, 0.225F};
+  int channels = 3;        // of the network's input
+  std::vector<int> bands;  // of a file's channels those that count, from 0; empty: all
+  // Of an image in several files: what their names end in, before the extension. A split lists the
+  // first of them; the channels of all follow one another.
+  std::vector<std::string> channel_files;
+  std::optional<double> nodata;  // a value that is not there; without: what a file itself says
+  /// Not set: given where the images are 8-bit RGB or `mean` is not the default, else dataset.
+  std::optional<Normalization> normalize;
+  // Of each channel, or one of all: of 8-bit values in 0..1, of all others as the files have them.
+  std::vector<float> mean{0.485F, 0.456F, 0.406F};
+  std::vector<float> std{0.229F, 0.224F, 0.225F};
+  std::vector<float> percentiles{1, 99};
+  /// What `mean` and `std` are of; not set: uint8. settle_normalization (data/normalize.h) sets it.
+  std::optional<PixelType> pixels;
+  std::vector<int> display;  // channels that pictures show: three, or one
   std::optional<Size> resize;
   std::optional<int> val_resize;  // validation: the shorter side, before val_crop
   std::optional<Size> val_crop;   // validation: the central part
@@ -154,7 +197,8 @@ struct DataOptions {
     // Those that were found say no more than the data does.
     v("classes", classes, "names, for tables; imagefolder: by default those of the folders",
       {.what = "class names", .counts = !has_classes_in_data()});
-    v("mask_values", mask_values, "binary: black-and-white masks, 255 is class 1",
+    v("mask_values", mask_values,
+      "binary: black-and-white masks, white is class 1; instances: all but 0 is class 1",
       {.written = mask_values != MaskValues::kClasses});
     v("palette", palette, "a colour for each class: of masks in RGB, and of pictures",
       {.what = "colours such as \"#804080\"", .check = check_color});
@@ -168,8 +212,27 @@ struct DataOptions {
     v("orientation", orientation,
       "of images and masks: viewer (turned as EXIF says), stored (as the file has them)",
       {.written = orientation != ImageOrientation::kViewer});
-    v("mean", mean, "of RGB in 0..1");
-    v("std", std, "of RGB in 0..1", {.in = limits::kPositive});
+    v("channels", channels, "of an image, as the network sees it",
+      {.in = {.lo = 1, .hi = 4096}, .written = channels != 3});
+    v("bands", bands, "of a file's channels, counted from 0, those that count, in this order",
+      {.in = {.lo = 0, .hi = 4095}, .written = !bands.empty()});
+    v("channel_files", channel_files,
+      "[\"_0000\", \"_0001\"]: an image is so many files, whose names end so",
+      {.what = "ends of names", .written = !channel_files.empty()});
+    v("nodata", nodata, "the value of what is not there; default: what a TIFF says, and NaN",
+      {.written = nodata.has_value()});
+    v("normalize", normalize,
+      "by the mean and std that are given, or of the dataset, each image, or percentile; default: "
+      "given for 8-bit RGB, else dataset",
+      {.written = normalize.has_value()});
+    v("mean", mean, "of each channel; of 8-bit images in 0..1");
+    v("std", std, "of each channel; of 8-bit images in 0..1", {.in = limits::kPositive});
+    v("percentiles", percentiles, "[lo, hi] of each image become 0 and 1",
+      {.in = {.lo = 0, .hi = 100}, .written = normalize == Normalization::kPercentile});
+    v("pixels", pixels, "the files' numbers that mean and std are of: uint8, uint16, float32, ...",
+      {.written = pixels.has_value()});
+    v("display", display, "channels that pictures show, from 0: three, or one",
+      {.in = {.lo = 0, .hi = 4095}, .counts = false, .written = !display.empty()});
     v("resize", resize, "[height, width]");
     v("val_resize", val_resize, "validation: the shorter side becomes this long",
       {.in = {.lo = 1, .hi = 65536}});
@@ -201,6 +264,8 @@ class Dataset {
   Sample load(std::int64_t index) const;
   /// Size of the image in pixels, from the file's header alone. Throws DataError as `load`.
   virtual Size image_size(std::int64_t index) const = 0;
+  /// The numbers in the image's file, from its header alone. Throws DataError as `load`.
+  virtual PixelType pixel_type(std::int64_t /*index*/) const { return PixelType::kUint8; }
   /// What to call sample `index` in messages: its file, mostly.
   virtual std::string describe(std::int64_t index) const = 0;
   /// The paths of what sample `index` is made of, its image and its labels, which tell whether two

@@ -49,11 +49,45 @@ constexpr const char* to_string(Task task) {
   return task == Task::kSegmentation ? "segmentation" : "classification";
 }
 
-/// 8-bit RGB: `pixels` are [height, width, 3].
+/// The numbers that a file's pixels are.
+enum class PixelType : std::uint8_t {
+  kUint8,
+  kInt8,
+  kUint16,
+  kInt16,
+  kUint32,
+  kInt32,
+  kUint64,
+  kInt64,
+  kFloat16,
+  kFloat32,
+  kFloat64,
+};
+
+/// [height, width, channels], in the one of three places that its type has: `pixels` where values
+/// are 8-bit, as in all pictures that are drawn, `words` where they are unsigned of 16 bits, and
+/// else `floats`, where NaN is what is not there. The other two are empty.
 struct Image {
   int height = 0, width = 0;
-  std::vector<std::uint8_t> pixels;
+  std::vector<std::uint8_t> pixels = {};
+  int channels = 3;
+  PixelType type = PixelType::kUint8;  // of the file
+  std::vector<std::uint16_t> words = {};
+  std::vector<float> floats = {};
 };
+
+/// What `use` returns of the image's values, wherever they are.
+template <typename AnyImage, typename Use>
+decltype(auto) with_values(AnyImage& image, const Use& use) {
+  if (!image.floats.empty()) return use(image.floats);
+  return image.words.empty() ? use(image.pixels) : use(image.words);
+}
+
+/// 8-bit RGB to look at, of three channels or of one, numbered from 0. 8-bit ones are taken as they
+/// are; others are stretched from the 2nd to the 98th percentile, each by itself, and what is not
+/// there is black. Without `display`: the first three channels, or the first one of fewer. Throws
+/// ConfigError for channels that the image does not have.
+Image picture_of(const Image& image, std::span<const int> display = {});
 
 /// Class of every pixel: `pixels` are [height, width]; 1 x 1: the class of the whole image.
 struct LabelMap {
@@ -76,7 +110,8 @@ std::string to_string(const Color& color);
 Image paint(const LabelMap& labels, std::span<const Color> colors);
 
 /// The image with the labels' colours over it, mixed in by `opacity`, which is in 0..1. Pixels
-/// whose label is no class stay as they are. REQUIRES: image and labels have one size.
+/// whose label is no class stay as they are. REQUIRES: image and labels have one size, and the
+/// image is 8-bit RGB.
 Image overlay(const Image& image, const LabelMap& labels, std::span<const Color> colors,
               float opacity = 0.5F);
 

@@ -24,7 +24,7 @@ Batch random_batch(const Config& config, std::int64_t count, const Size& size) {
   const bool of_images = find_layout(config.data).task == Task::kClassification;
   batch.class_pixels.resize(classes);
   Rng rng(config.run.seed, RngPurpose::kSynthetic, 0);
-  batch.images.resize(static_cast<std::size_t>(3 * pixels));
+  batch.images.resize(static_cast<std::size_t>(config.data.channels * pixels));
   for (float& value : batch.images) value = rng.uniform(-2, 2);
   batch.labels.resize(static_cast<std::size_t>(of_images ? count : pixels));
   for (Label& label : batch.labels) {

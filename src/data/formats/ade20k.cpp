@@ -113,7 +113,7 @@ std::unique_ptr<Dataset> make_ade20k(const DataOptions& options, Split split, st
   const std::string folder = folder_of(split_name(options, split));
   return std::make_unique<FileDataset>(
       pair_by_stem(root / "images" / folder, root / "annotations" / folder),
-      shifted(options.num_classes, options.ignore_index), options.orientation);
+      shifted(options.num_classes, options.ignore_index), options);
 }
 
 }  // namespace

@@ -106,11 +106,11 @@ std::unique_ptr<Dataset> make_cityscapes(const DataOptions& options, Split split
   auto pairs = cityscapes_pairs(options.root, split_name(options, split), suffix);
   if (suffix == kLabelIdsSuffix) {
     return std::make_unique<FileDataset>(std::move(pairs), label_ids(options.ignore_index),
-                                         options.orientation);
+                                         options);
   }
   MaskRule rule = mask_rule(options);
   rule.set(255, options.ignore_index);
-  return std::make_unique<FileDataset>(std::move(pairs), rule, options.orientation);
+  return std::make_unique<FileDataset>(std::move(pairs), rule, options);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "data/normalize.h"
 #include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/io/image.h"
@@ -78,12 +79,19 @@ void add_color(MaskRule& rule, const Color& color, int label) {
   }
 }
 
-MaskRule black_and_white(const DataOptions& options) {
+MaskRule two_classes(const DataOptions& options) {
+  const char* word = to_string(options.mask_values);
   if (options.num_classes != 2) {
-    throw ConfigError(concat("data.mask_values = \"binary\" has the classes 0 and 1, but ",
+    throw ConfigError(concat("data.mask_values = \"", word, "\" has the classes 0 and 1, but ",
                              "data.num_classes = ", options.num_classes, ": expected 2"));
   }
   MaskRule rule;
+  if (options.mask_values == MaskValues::kInstances) {
+    rule.set(0, 0);
+    rule.set(1, 1);
+    rule.expected = "numbers of objects, because of data.mask_values = \"instances\"";
+    return rule;
+  }
   rule.set(0, 0);
   rule.set(255, 1);
   rule.expected = "0 or 255, because of data.mask_values = \"binary\"";
@@ -110,7 +118,7 @@ MaskRule mask_rule(const DataOptions& options) {
                              " has a class 255, which data.ignore_index = 255 would leave out; ",
                              "write data.ignore_index = 65535, say"));
   }
-  if (options.mask_values == MaskValues::kBinary) return black_and_white(options);
+  if (options.mask_values != MaskValues::kClasses) return two_classes(options);
   MaskRule rule;
   for (int c = 0; c < options.num_classes; ++c) rule.set(c, c);
   rule.set(options.ignore_index, options.ignore_index);
@@ -126,7 +134,8 @@ MaskRule mask_rule(const DataOptions& options) {
 
 void check_own_masks(const DataOptions& options) {
   if (options.mask_values == MaskValues::kClasses) return;
-  throw ConfigError(concat("data.mask_values = \"binary\": masks of layout ", options.layout,
+  throw ConfigError(concat("data.mask_values = \"", to_string(options.mask_values),
+                           "\": masks of layout ", options.layout,
                            " are its own; leave the key out, or use the layout folder or list"));
 }
 
@@ -134,8 +143,13 @@ const std::string& split_name(const DataOptions& options, Split split) {
   return split == Split::kTrain ? options.train : options.val;
 }
 
-FileDataset::FileDataset(FoundPairs found, MaskRule rule, ImageOrientation orientation)
-    : left_out_(std::move(found.left_out)), rule_(std::move(rule)), orientation_(orientation) {
+FileDataset::FileDataset(FoundPairs found, MaskRule rule, const DataOptions& options)
+    : left_out_(std::move(found.left_out)),
+      rule_(std::move(rule)),
+      image_rule_(image_rule(options)),
+      label_rule_{.orientation = options.orientation,
+                  .objects = options.mask_values == MaskValues::kInstances,
+                  .stretch_one_bit = options.mask_values == MaskValues::kBinary} {
   std::vector<FilePair>& pairs = found.pairs;
   if (pairs.empty()) return;
   names_ = FileNames(common_folder(pairs.front().image, pairs.front().mask));
@@ -154,16 +168,16 @@ FilePair FileDataset::pair(std::int64_t index) const {
 
 void FileDataset::load(std::int64_t index, Sample& sample) const {
   const FilePair files = pair(index);
-  read_image(files.image, sample.image, orientation_);
+  read_image(files.image, sample.image, image_rule_);
   Image colored;
-  const MaskKind kind = read_mask(files.mask, sample.labels, colored, orientation_);
+  const MaskKind kind = read_mask(files.mask, sample.labels, colored, label_rule_);
   if (kind == MaskKind::kColors) map_colors(files, colored, sample.labels);
   const Size image{sample.image.height, sample.image.width};
   const Size mask{sample.labels.height, sample.labels.width};
   if (image != mask) {
     throw DataError(concat(files.mask, ": expected the image's size ", to_string(image), " (",
                            files.image, "), got ", to_string(mask),
-                           read_image_size(files.image, ImageOrientation::kStored) == mask
+                           stored_size(files.image) == mask
                                ? "; the image is turned as its EXIF orientation says, and the mask "
                                  "is not: data.orientation = \"stored\" takes both as they lie in "
                                  "the files"
@@ -214,7 +228,17 @@ void FileDataset::throw_bad_value(const FilePair& files, const LabelMap& labels,
 }
 
 Size FileDataset::image_size(std::int64_t index) const {
-  return read_image_size(pair(index).image, orientation_);
+  return read_image_size(pair(index).image, image_rule_);
+}
+
+PixelType FileDataset::pixel_type(std::int64_t index) const {
+  return read_image_info(pair(index).image, image_rule_).type;
+}
+
+Size FileDataset::stored_size(const std::string& image) const {
+  ImageRule rule = image_rule_;
+  rule.orientation = ImageOrientation::kStored;
+  return read_image_size(image, rule);
 }
 
 std::string FileDataset::describe(std::int64_t index) const {
@@ -224,7 +248,10 @@ std::string FileDataset::describe(std::int64_t index) const {
 
 std::vector<std::string> FileDataset::files(std::int64_t index) const {
   const FilePair files = pair(index);
-  return {files.image, files.mask};
+  std::vector<std::string> all{files.image, files.mask};
+  const std::vector<std::filesystem::path> parts = channel_files_of(files.image, image_rule_);
+  for (std::size_t i = 1; i < parts.size(); ++i) all.push_back(parts[i].string());
+  return all;
 }
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include "data/formats/file_names.h"
 #include "data/formats/file_pairs.h"
+#include "io/image_io.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep {
@@ -41,18 +42,20 @@ const std::string& split_name(const DataOptions& options, Split split);
 /// Immutable after construction, so safe from several threads.
 class FileDataset final : public Dataset {
  public:
-  FileDataset(FoundPairs found, MaskRule rule, ImageOrientation orientation);
+  FileDataset(FoundPairs found, MaskRule rule, const DataOptions& options);
 
   using Dataset::load;
   std::int64_t size() const override { return static_cast<std::int64_t>(names_.size() / 2); }
   void load(std::int64_t index, Sample& sample) const override;
   Size image_size(std::int64_t index) const override;
+  PixelType pixel_type(std::int64_t index) const override;
   std::string describe(std::int64_t index) const override;
   std::vector<std::string> files(std::int64_t index) const override;
   std::vector<std::string> left_out() const override { return left_out_; }
 
  private:
   FilePair pair(std::int64_t index) const;
+  Size stored_size(const std::string& image) const;
   void map_values(const FilePair& pair, LabelMap& labels) const;
   void map_colors(const FilePair& pair, const Image& colored, LabelMap& labels) const;
   [[noreturn]] void throw_bad_value(const FilePair& pair, const LabelMap& labels,
@@ -61,7 +64,8 @@ class FileDataset final : public Dataset {
   FileNames names_;  // of each image, and of its mask
   std::vector<std::string> left_out_;
   MaskRule rule_;
-  ImageOrientation orientation_;
+  ImageRule image_rule_;
+  LabelRule label_rule_;
 };
 
 }  // namespace lockstep

@@ -104,9 +104,9 @@ class FolderListing {
                            path.string(), "; keep one of them"));
   }
   [[noreturn]] void throw_empty() const {
-    std::string text = concat(folder_.string(), ": expected files");
-    for (const std::string& extension : extensions_) text += " *" + suffix_ + extension;
-    text += ", found none" + other_files(folder_);
+    const std::string text =
+        concat(folder_.string(), ": expected files ", wildcards(extensions_, suffix_),
+               ", found none", other_files(folder_));
     if (left_out_.folders.empty()) throw LayoutError(text);
     throw LayoutError(
         concat(text, ", but ", left_out_.of_folders(), " in folders below it; ", kRemedy));
@@ -253,13 +253,31 @@ std::string with_slashes(std::string path) {
 bool is_hidden(const fs::path& file) { return file.filename().string().starts_with('.'); }
 
 const std::vector<std::string>& image_extensions() {
-  static const std::vector<std::string> extensions{".jpg", ".jpeg", ".png"};
+  static const std::vector<std::string> extensions{".jpg", ".jpeg", ".png",
+                                                   ".tif", ".tiff", ".npy"};
   return extensions;
 }
 
+const std::vector<std::string>& mask_extensions() {
+  static const std::vector<std::string> extensions{".png", ".tif", ".tiff", ".npy"};
+  return extensions;
+}
+
+std::string wildcards(const std::vector<std::string>& extensions, const std::string& suffix) {
+  std::string text;
+  for (const std::string& extension : extensions)
+    text += concat(text.empty() ? "*" : " *", suffix, extension);
+  return text;
+}
+
+bool begins_an_image(const fs::path& file, const std::vector<std::string>& channel_files) {
+  return channel_files.empty() || file.stem().string().ends_with(channel_files.front());
+}
+
 void LeftOut::add_file(const fs::path& file) {
-  static const Extensions others{".bmp", ".gif",  ".jp2",  ".pgm",  ".pnm",  ".ppm",
-                                 ".tif", ".tiff", ".webp", ".heic", ".avif", ".jfif"};
+  static const Extensions others{".bmp",  ".gif",  ".jp2",  ".pgm",  ".pnm", ".ppm",
+                                 ".webp", ".heic", ".avif", ".jfif", ".czi", ".nd2",
+                                 ".svs",  ".ndpi", ".dcm",  ".nii",  ".lif"};
   if (is_hidden(file)) return;
   if (has_extension(file, image_extensions()) || has_extension(file, others)) {
     files.push_back(file.filename().string());
@@ -364,8 +382,10 @@ FilePair pair_of_line(const fs::path& root, const fs::path& list, const ListLine
 
 FoundPairs pair_by_stem(const fs::path& image_directory, const fs::path& mask_directory,
                         const PairRule& rule) {
-  const FolderListing all_images(image_directory, image_extensions(), "", rule.subfolders);
-  const FolderListing all_masks(mask_directory, {".png"}, rule.mask_suffix, rule.subfolders);
+  const std::string first = rule.channel_files.empty() ? "" : rule.channel_files.front();
+  const FolderListing all_images(image_directory, image_extensions(), first, rule.subfolders);
+  const FolderListing all_masks(mask_directory, mask_extensions(), rule.mask_suffix,
+                                rule.subfolders);
   const FilesByStem &images = all_images.files(), &masks = all_masks.files();
   if (const std::string names = missing_in(images, masks); !names.empty()) {
     throw DataError(concat("images without a mask of the same stem in ", mask_directory.string(),

@@ -25,9 +25,10 @@ struct FoundPairs {
 
 /// How the files of two folders form pairs.
 struct PairRule {
-  std::string mask_suffix = {};  // a mask's stem is its image's and this
-  bool subfolders = false;       // files in folders below count, and paths are names
-  bool one_folder = false;       // data.val_share divides it: splits have no folders
+  std::string mask_suffix = {};                 // a mask's stem is its image's and this
+  bool subfolders = false;                      // files in folders below count, and paths are names
+  bool one_folder = false;                      // data.val_share divides it: splits have no folders
+  std::vector<std::string> channel_files = {};  // of an image: its stem is without the first end
 };
 
 /// Folders or files are not laid out as the layout has them.
@@ -55,8 +56,16 @@ struct LeftOut {
 /// Whether the name begins with a dot: what systems and programs put beside images.
 bool is_hidden(const std::filesystem::path& file);
 
-/// Of the images that are read.
+/// Of the images that are read, and of masks.
 const std::vector<std::string>& image_extensions();
+const std::vector<std::string>& mask_extensions();
+
+/// "*.jpg *.png".
+std::string wildcards(const std::vector<std::string>& extensions, const std::string& suffix = "");
+
+/// Whether the file is the first of those that an image consists of (data.channel_files).
+bool begins_an_image(const std::filesystem::path& file,
+                     const std::vector<std::string>& channel_files);
 
 /// Whether the name ends in one of these extensions (".png"), in small letters or capitals.
 bool has_extension(const std::filesystem::path& file, const std::vector<std::string>& extensions);
@@ -83,11 +92,11 @@ std::vector<ListLine> read_list(const std::filesystem::path& list);
 FilePair pair_of_line(const std::filesystem::path& root, const std::filesystem::path& list,
                       const ListLine& line, KnownFiles& known);
 
-/// Images (.jpg, .jpeg, .png) and masks (.png) of two folders by file stem, in the order of stems.
+/// Images and masks of two folders by file stem, in the order of stems.
 FoundPairs pair_by_stem(const std::filesystem::path& images, const std::filesystem::path& masks,
                         const PairRule& rule = {});
 
-/// images/<split>/*.{jpg,jpeg,png} and masks/<split>/*.png by file stem, in the order of the stems.
+/// images/<split> and masks/<split> by file stem, in the order of the stems.
 FoundPairs folder_pairs(const std::filesystem::path& root, const std::string& split,
                         const PairRule& rule);
 

@@ -4,6 +4,7 @@
 
 #include "data/formats/file_pairs.h"
 #include "data/formats/formats.h"
+#include "data/normalize.h"
 #include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
@@ -20,21 +21,26 @@ struct ImageFile {
 
 class ImageFolder final : public Dataset {
  public:
-  ImageFolder(std::vector<ImageFile> files, ImageOrientation orientation,
-              std::vector<std::string> left_out)
-      : files_(std::move(files)), orientation_(orientation), left_out_(std::move(left_out)) {}
+  ImageFolder(std::vector<ImageFile> files, ImageRule rule, std::vector<std::string> left_out)
+      : files_(std::move(files)), rule_(std::move(rule)), left_out_(std::move(left_out)) {}
 
   std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
   void load(std::int64_t index, Sample& sample) const override {
-    read_image(file(index).path, sample.image, orientation_);
+    read_image(file(index).path, sample.image, rule_);
     sample.labels = {1, 1, {file(index).label}};
   }
   Size image_size(std::int64_t index) const override {
-    return read_image_size(file(index).path, orientation_);
+    return read_image_size(file(index).path, rule_);
+  }
+  PixelType pixel_type(std::int64_t index) const override {
+    return read_image_info(file(index).path, rule_).type;
   }
   std::string describe(std::int64_t index) const override { return file(index).path.string(); }
   std::vector<std::string> files(std::int64_t index) const override {
-    return {file(index).path.string()};
+    std::vector<std::string> names;
+    for (const fs::path& path : channel_files_of(file(index).path, rule_))
+      names.push_back(path.string());
+    return names;
   }
   std::vector<std::string> left_out() const override { return left_out_; }
 
@@ -45,7 +51,7 @@ class ImageFolder final : public Dataset {
   }
 
   std::vector<ImageFile> files_;
-  ImageOrientation orientation_;
+  ImageRule rule_;
   std::vector<std::string> left_out_;
 };
 
@@ -68,14 +74,15 @@ std::vector<std::string> class_folders(const fs::path& split) {
   return names;
 }
 
-std::vector<fs::path> images_below(const fs::path& folder, LeftOut& left_out) {
+std::vector<fs::path> images_below(const fs::path& folder, const DataOptions& options,
+                                   LeftOut& left_out) {
   std::vector<fs::path> images;
   constexpr auto kOptions = fs::directory_options::follow_directory_symlink;
   try {
     for (const auto& entry : fs::recursive_directory_iterator(folder, kOptions)) {
       if (!entry.is_regular_file() || is_hidden(entry.path())) continue;
       if (has_extension(entry.path(), image_extensions())) {
-        images.push_back(entry.path());
+        if (begins_an_image(entry.path(), options.channel_files)) images.push_back(entry.path());
       } else {
         left_out.add_file(entry.path());
       }
@@ -145,16 +152,16 @@ std::unique_ptr<Dataset> make_image_folder(const DataOptions& options, Split spl
     const fs::path of_class = folder / classes[c];
     const bool there = fs::is_directory(of_class);
     const std::vector<fs::path> images =
-        there ? images_below(of_class, left_out) : std::vector<fs::path>{};
+        there ? images_below(of_class, options, left_out) : std::vector<fs::path>{};
     if (there && images.empty() && split == Split::kTrain) {
-      throw LayoutError(
-          concat(of_class.string(), ": expected files *.jpg *.jpeg *.png, found none"));
+      throw LayoutError(concat(of_class.string(), ": expected files ",
+                               wildcards(image_extensions()), ", found none"));
     }
     for (const fs::path& image : images) files.push_back({image, static_cast<Label>(c)});
     work.advance();
   }
   if (files.empty()) throw DataError(concat(folder.string(), ": holds no image"));
-  return std::make_unique<ImageFolder>(std::move(files), options.orientation,
+  return std::make_unique<ImageFolder>(std::move(files), image_rule(options),
                                        left_out.sentences(folder, ""));
 }
 

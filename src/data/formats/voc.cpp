@@ -79,7 +79,7 @@ DataLayout voc_layout() {
     MaskRule rule = mask_rule(options);
     if (options.num_classes <= kBorder) rule.set(kBorder, options.ignore_index);
     return std::make_unique<FileDataset>(voc_pairs(options.root, split_name(options, split)), rule,
-                                         options.orientation);
+                                         options);
   };
   return layout;
 }

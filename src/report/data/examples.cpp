@@ -57,11 +57,12 @@ class ModePredictor {
                    {.device = device_of(run), .norm = NormLayer(model_.config.bn)}) {}
 
   const TrainedModel& model() const { return model_; }
+  int channels() const { return model_.config.data.channels; }
   int divisor() const { return static_cast<int>(model_.architecture.size_divisor); }
 
   /// The classes of the one image of `batch`, without its padding.
   LabelMap predict(const Batch& batch, const LabelMap& truth) {
-    const Shape shape{1, batch.size.height, batch.size.width, 3};
+    const Shape shape{1, batch.size.height, batch.size.width, channels()};
     const std::span<const std::int32_t> classes = predictor_.predict(batch.images, shape).classes;
     LabelMap labels{truth.height, truth.width, {}};
     const int stride = truth.width * truth.height == 1 ? 1 : batch.size.width;
@@ -87,7 +88,7 @@ void check_same_data(const Predictors& predictors) {
     const DataOptions& other = predictor->model().config.data;
     const bool same = other.layout == first.layout && other.root == first.root &&
                       other.val == first.val && other.num_classes == first.num_classes &&
-                      other.resize == first.resize;
+                      other.resize == first.resize && other.channels == first.channels;
     if (!same) throw Error("the modes were not validated on the same images");
   }
 }
@@ -109,7 +110,8 @@ std::vector<Example> predict_all(Predictors& predictors) {
   SampleScratch scratch;
   for (std::int64_t i = 0; i < candidates_of(store); ++i) {
     const Sample& sample = store.fetch(i, scratch);
-    Example example{store.describe(i), sample.image, sample.labels, {}};
+    Example example{
+        store.describe(i), picture_of(sample.image, config.data.display), sample.labels, {}};
     for (const auto& predictor : predictors) {
       example.predictions.push_back(
           predictor->predict(loader.load(i, 1, predictor->divisor()), example.truth));

@@ -14,6 +14,7 @@
 #include "nn/norms/batch_norm_layer.h"
 #include "step/replica.h"
 #include "train/replica_readings.h"
+#include "train/settled_data.h"
 #include "train/training.h"
 
 namespace lockstep {
@@ -241,7 +242,7 @@ std::string load_weights(DataParallel& replicas, const DiagnosisRequest& request
   std::string from = "initial weights";
   const auto load = [&](const std::filesystem::path& file) {
     if (file.empty()) return;
-    const ImportSummary summary = import_weights(replicas, file, request.config.model);
+    const ImportSummary summary = import_weights(replicas, file, request.config);
     from = concat(file.string(), ": ", describe_import(summary));
   };
   load(request.config.model.backbone_weights);
@@ -278,7 +279,8 @@ std::vector<std::string> layers_apart(const Diagnosis& diagnosis, std::size_t co
 
 Diagnosis diagnose(const DiagnosisRequest& request) {
   const auto start = std::chrono::steady_clock::now();
-  const Config config = on_one_device(request.config);
+  Config config = on_one_device(request.config);
+  settle_data(config);
   TrainLoader loader(config.data,
                      {.batch = 1, .seed = config.run.seed, .divisor = config.size_divisor()});
   const Amounts amounts = amounts_of(request, loader.dataset().size());

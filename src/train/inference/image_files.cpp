@@ -15,7 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<fs::path> images_in(const fs::path& folder, std::vector<std::string>& left_out) {
+std::vector<fs::path> images_in(const fs::path& folder,
+                                const std::vector<std::string>& channel_files,
+                                std::vector<std::string>& left_out) {
   std::vector<fs::path> images;
   LeftOut others;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -24,7 +26,7 @@ std::vector<fs::path> images_in(const fs::path& folder, std::vector<std::string>
     if (entry.is_directory()) {
       others.add_folder(path);
     } else if (has_extension(path, image_extensions()) && entry.is_regular_file()) {
-      images.push_back(path);
+      if (begins_an_image(path, channel_files)) images.push_back(path);
     } else {
       others.add_file(path);
     }
@@ -32,9 +34,9 @@ std::vector<fs::path> images_in(const fs::path& folder, std::vector<std::string>
   for (std::string& text : others.sentences(folder, "name these folders, too"))
     left_out.push_back(std::move(text));
   if (images.empty()) {
-    throw DataError(concat(folder.string(),
-                           ": expected files *.jpg, *.jpeg or *.png in this folder (those in "
-                           "folders below it do not count), found none"));
+    throw DataError(concat(folder.string(), ": expected files ", wildcards(image_extensions()),
+                           " in this folder (those in folders below it do not count), found ",
+                           "none"));
   }
   std::sort(images.begin(), images.end());
   return images;
@@ -42,7 +44,8 @@ std::vector<fs::path> images_in(const fs::path& folder, std::vector<std::string>
 
 PredictionFiles files_of(const fs::path& image, const fs::path& folder,
                          const PredictionKinds& kinds) {
-  const std::string stem = image.stem().string();
+  std::string stem = image.stem().string();
+  if (stem.ends_with(kinds.left_off)) stem.resize(stem.size() - kinds.left_off.size());
   PredictionFiles files;
   if (kinds.map) files.map = folder / (stem + ".png");
   if (kinds.overlay) files.overlay = folder / (stem + "_overlay.png");
@@ -53,6 +56,7 @@ PredictionFiles files_of(const fs::path& image, const fs::path& folder,
 }  // namespace
 
 std::vector<fs::path> find_images(std::span<const fs::path> inputs,
+                                  const std::vector<std::string>& channel_files,
                                   std::vector<std::string>& left_out) {
   std::vector<fs::path> images;
   std::set<fs::path> known;
@@ -65,7 +69,7 @@ std::vector<fs::path> find_images(std::span<const fs::path> inputs,
                              "no such file or folder"));
     }
     if (fs::is_directory(input)) {
-      for (const fs::path& image : images_in(input, left_out)) add(image);
+      for (const fs::path& image : images_in(input, channel_files, left_out)) add(image);
     } else {
       add(input);
     }

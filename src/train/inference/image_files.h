@@ -8,16 +8,19 @@
 
 namespace lockstep {
 
-/// Files as they are given, and of folders those that end in .jpg, .jpeg or .png (hidden ones left
+/// Files as they are given, and of folders those of the formats that are read (hidden ones left
 /// out), sorted. One that is named several times is there once. Throws DataError for what is not
 /// there and for a folder without images. `left_out` gets a sentence on images that lie in such a
-/// folder and are not taken.
+/// folder and are not taken. Of images in several files (data.channel_files) a folder's first files
+/// count.
 std::vector<std::filesystem::path> find_images(std::span<const std::filesystem::path> inputs,
+                                               const std::vector<std::string>& channel_files,
                                                std::vector<std::string>& left_out);
 
 /// What belongs into the folder of a prediction beside its images' names.
 struct PredictionKinds {
   bool map = true, overlay = true, probabilities = false;
+  std::string left_off = {};  // the end of an image's stem that those of its files lack
 };
 
 /// What is written for an image; empty where it is not.

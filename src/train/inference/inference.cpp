@@ -11,6 +11,7 @@
 
 #include "core/for_each_index.h"
 #include "core/start_thread.h"
+#include "data/resize.h"
 #include "data/window_merge.h"
 #include "lockstep/nn/predictor.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -142,13 +143,9 @@ LabelMap cropped(const std::vector<std::int32_t>& classes, Size stored, Size siz
 }
 
 Image cropped(const Image& image, const WindowPlace& place) {
-  Image piece{place.size.height, place.size.width, {}};
-  const auto row_bytes = static_cast<std::ptrdiff_t>(place.size.width) * 3;
-  for (int y = 0; y < place.size.height; ++y) {
-    const auto row = image.pixels.begin() +
-                     (static_cast<std::ptrdiff_t>(place.y + y) * image.width + place.x) * 3;
-    piece.pixels.insert(piece.pixels.end(), row, row + row_bytes);
-  }
+  Image piece;
+  const Window window{place.y, place.x, place.size};
+  Resizer().resize(image, {image.height, image.width}, window, piece);
   return piece;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/seconds_since.h"
+#include "data/normalize.h"
 #include "data/resize.h"
 #include "io/atomic_file.h"
 #include "io/image_io.h"
@@ -45,9 +46,9 @@ std::string failure_of(const PredictedImage& image, const std::string& error) {
 }
 
 /// Height and width; zeros for a file that is told of when its turn comes.
-std::pair<int, int> size_of(const fs::path& image, ImageOrientation orientation) {
+std::pair<int, int> size_of(const fs::path& image, const ImageRule& rule) {
   try {
-    const Size size = read_image_size(image, orientation);
+    const Size size = read_image_size(image, rule);
     return {size.height, size.width};
   } catch (const DataError&) {
     return {0, 0};
@@ -56,9 +57,9 @@ std::pair<int, int> size_of(const fs::path& image, ImageOrientation orientation)
 
 /// The images' numbers, those of one size one after another: a network is planned for a size.
 std::vector<std::size_t> order_by_size(const std::vector<PredictedImage>& images,
-                                       ImageOrientation orientation) {
+                                       const ImageRule& rule) {
   std::vector<std::pair<int, int>> sizes;
-  for (const PredictedImage& image : images) sizes.push_back(size_of(image.image, orientation));
+  for (const PredictedImage& image : images) sizes.push_back(size_of(image.image, rule));
   std::vector<std::size_t> order(images.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -87,7 +88,7 @@ WindowOptions windows_of(const TrainedModel& model) {
 std::string tell_windows(const TrainedModel& model, const std::vector<PredictedImage>& images) {
   if (model.config.eval.window || model.architecture.task != Task::kSegmentation) return "";
   const auto large = std::ranges::count_if(images, [&](const PredictedImage& image) {
-    const auto [height, width] = size_of(image.image, model.config.data.orientation);
+    const auto [height, width] = size_of(image.image, image_rule(model.config.data));
     return std::int64_t{height} * width >= kMostInOnePiece;
   });
   if (large == 0) return "";
@@ -110,7 +111,8 @@ class PredictionRun {
         report_(report),
         segments_(model.architecture.task == Task::kSegmentation),
         rule_(rule_of(model)),
-        orientation_(model.config.data.orientation),
+        data_(model.config.data),
+        image_rule_(image_rule(data_)),
         inference_(model, devices,
                    {.augmentation = request.augmentation,
                     .windows = windows_of(model),
@@ -135,7 +137,8 @@ class PredictionRun {
   PredictReport& report_;
   bool segments_;
   ResizeRule rule_;
-  ImageOrientation orientation_;
+  const DataOptions& data_;
+  ImageRule image_rule_;
   std::vector<Color> colors_;
   std::vector<Label> values_;  // [class] of a submission; empty: classes
   Inference inference_;
@@ -144,7 +147,7 @@ class PredictionRun {
 };
 
 void PredictionRun::run(const std::vector<PredictionFiles>& files) {
-  const std::vector<std::size_t> order = order_by_size(report_.images, orientation_);
+  const std::vector<std::size_t> order = order_by_size(report_.images, image_rule_);
   const auto start = std::chrono::steady_clock::now();
   inference_.for_each(
       static_cast<std::int64_t>(order.size()),
@@ -172,9 +175,15 @@ void PredictionRun::predict(PredictedImage& report, const PredictionFiles& files
 std::optional<ImagePrediction> PredictionRun::prediction_of(PredictedImage& report, Image& image,
                                                             int device) {
   try {
-    read_image(report.image, image, orientation_);
+    read_image(report.image, image, image_rule_);
     report.size = {image.height, image.width};
-    return shown(image, report.size, device);
+    if (!normalizes_by_image(data_)) {
+      prepare_image(data_, report.image.string(), image);
+      return shown(image, report.size, device);
+    }
+    Image prepared = image;
+    prepare_image(data_, report.image.string(), prepared);
+    return shown(prepared, report.size, device);
   } catch (const std::exception& error) {
     report.error = failure_of(report, error.what());
     report.exit_code = exit_code_of(error);
@@ -196,7 +205,10 @@ ImagePrediction PredictionRun::shown(const Image& image, Size size, int device) 
 void PredictionRun::write(const Image& image, const ImagePrediction& prediction,
                           const PredictionFiles& files) const {
   if (!files.map.empty()) write_map(files.map, prediction.classes);
-  if (!files.overlay.empty()) write_png(files.overlay, overlay(image, prediction.classes, colors_));
+  if (!files.overlay.empty()) {
+    const Image picture = picture_of(image, data_.display);
+    write_png(files.overlay, overlay(picture, prediction.classes, colors_));
+  }
   if (files.probabilities.empty()) return;
   const std::size_t classes = report_.classes.size();
   std::vector<std::int64_t> shape{static_cast<std::int64_t>(classes)};
@@ -290,13 +302,14 @@ std::vector<Label> submission_values(const DataOptions& data) {
 PredictReport predict_images(const PredictRequest& request) {
   PredictReport report;
   std::vector<std::string> left_out;
-  const std::vector<fs::path> images = find_images(request.images, left_out);
-  for (const fs::path& image : images) report.images.emplace_back().image = image;
   const TrainedModel model = read_trained_model({.target = request.target,
                                                  .config = request.config,
                                                  .overrides = request.overrides,
                                                  .tables = request.tables,
                                                  .computes = true});
+  const std::vector<fs::path> images =
+      find_images(request.images, model.config.data.channel_files, left_out);
+  for (const fs::path& image : images) report.images.emplace_back().image = image;
   report.checkpoint = model.checkpoint;
   report.warnings = model.warnings;
   report.warnings.insert(report.warnings.end(), left_out.begin(), left_out.end());
@@ -310,9 +323,11 @@ PredictReport predict_images(const PredictRequest& request) {
   const std::string told = tell_windows(model, report.images);
   if (!told.empty()) report.warnings.push_back(told);
   const bool segments = report.task == Task::kSegmentation;
-  const std::vector<PredictionFiles> files = prediction_files(
-      images, request.output,
-      {segments, segments && request.overlay && !request.submission, request.probabilities});
+  const std::vector<std::string>& ends = model.config.data.channel_files;
+  const std::vector<PredictionFiles> files =
+      prediction_files(images, request.output,
+                       {segments, segments && request.overlay && !request.submission,
+                        request.probabilities, ends.empty() ? "" : ends.front()});
   if (!segments) report.table = request.output / kTable;
   if (request.submission) submission_values(model.config.data);  // or nothing is made
   make_output_folder(request.output);

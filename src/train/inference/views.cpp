@@ -45,11 +45,15 @@ std::vector<double> parse_scales(const std::string& text) {
 
 void mirror(Image& image) {
   const auto width = static_cast<std::size_t>(image.width);
-  for (int y = 0; y < image.height; ++y) {
-    std::uint8_t* left = image.pixels.data() + static_cast<std::size_t>(y) * width * 3;
-    std::uint8_t* right = left + (width - 1) * 3;
-    for (; left < right; left += 3, right -= 3) std::swap_ranges(left, left + 3, right);
-  }
+  const auto channels = static_cast<std::size_t>(image.channels);
+  with_values(image, [&](auto& values) {
+    for (int y = 0; y < image.height; ++y) {
+      auto* left = values.data() + static_cast<std::size_t>(y) * width * channels;
+      auto* right = left + (width - 1) * channels;
+      for (; left < right; left += channels, right -= channels)
+        std::swap_ranges(left, left + channels, right);
+    }
+  });
 }
 
 }  // namespace
@@ -90,7 +94,7 @@ View Views::view(const Image& image, std::size_t scale) const {
   Image shown;
   Resizer().resize(image, view.size, {0, 0, view.size}, shown);
   const Size padded = padded_size(view.size, divisor_);
-  view.shape = {augmentation_.flip ? 2 : 1, padded.height, padded.width, 3};
+  view.shape = {augmentation_.flip ? 2 : 1, padded.height, padded.width, shown.channels};
   view.images.resize(static_cast<std::size_t>(view.shape.elements()));
   normalizer_.apply(shown, padded, view.images.data());
   if (augmentation_.flip) {

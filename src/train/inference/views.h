@@ -31,7 +31,7 @@ std::string to_string(const TestTimeAugmentation& augmentation);
 struct View {
   std::size_t scale = 0;      // which of TestTimeAugmentation::scales
   Size size;                  // of the image in it: the rest, right and below, has the mean colour
-  Shape shape = {};           // [1, H, W, 3], or 2 where the second is the mirrored image
+  Shape shape = {};           // [1, H, W, channels], or 2 where the second is the mirrored image
   std::vector<float> images;  // [shape]
 };
 

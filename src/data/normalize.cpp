@@ -1,0 +1,353 @@
+#include "data/normalize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <type_traits>
+
+#include "data/for_each_sample.h"
+#include "io/image_io.h"
+#include "io/raw_pixels.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
+
+namespace lockstep {
+namespace {
+
+const std::vector<float>& default_mean() {
+  static const std::vector<float> mean = DataOptions().mean;
+  return mean;
+}
+
+/// Sums of integers, which are exact.
+struct IntegerSums {
+  std::uint64_t sum = 0, squares = 0;
+  std::uint32_t least = UINT32_MAX, most = 0;
+};
+
+template <typename Value>
+std::vector<PixelMoments> moments_of_integers(const std::vector<Value>& values,
+                                              std::size_t channels) {
+  std::vector<IntegerSums> sums(channels);
+  for (std::size_t i = 0; i < values.size(); i += channels) {
+    for (std::size_t c = 0; c < channels; ++c) {
+      const std::uint64_t value = values[i + c];
+      sums[c].sum += value;
+      sums[c].squares += value * value;
+      sums[c].least = std::min<std::uint32_t>(sums[c].least, values[i + c]);
+      sums[c].most = std::max<std::uint32_t>(sums[c].most, values[i + c]);
+    }
+  }
+  const std::uint64_t count = values.size() / channels;
+  std::vector<PixelMoments> moments;
+  for (const IntegerSums& of : sums) {
+    // What is subtracted has more than 64 bits.
+    using Wide = unsigned __int128;
+    const Wide spread = Wide{count} * of.squares - Wide{of.sum} * of.sum;
+    const auto n = static_cast<double>(count);
+    moments.push_back({n, static_cast<double>(of.sum) / n, static_cast<double>(spread) / n,
+                       static_cast<double>(of.least), static_cast<double>(of.most)});
+  }
+  return moments;
+}
+
+PixelMoments moments_of_channel(const std::vector<float>& values, std::size_t channel,
+                                std::size_t channels) {
+  // Twice over the values: sums of squares of large values would lose what differs.
+  PixelMoments moments;
+  moments.least = std::numeric_limits<double>::infinity();
+  moments.most = -moments.least;
+  double sum = 0;
+  const auto each = [&](const auto& use) {
+    for (std::size_t i = channel; i < values.size(); i += channels) {
+      const auto value = static_cast<double>(values[i]);
+      if (!std::isnan(value)) use(value);
+    }
+  };
+  each([&](double value) {
+    ++moments.count;
+    sum += value;
+    moments.least = std::min(moments.least, value);
+    moments.most = std::max(moments.most, value);
+  });
+  if (moments.count == 0) return {};
+  moments.mean = sum / moments.count;
+  each([&](double value) { moments.m2 += (value - moments.mean) * (value - moments.mean); });
+  return moments;
+}
+
+DataError no_pixels(const std::string& name) {
+  return DataError(concat(name, ": no pixel of it is there (all are NaN or data.nodata): it has ",
+                          "no mean; leave the image out"));
+}
+
+/// How a channel is scaled: (value - shift) * factor.
+struct Scale {
+  float shift = 0, factor = 0;
+};
+
+Scale by_deviation(const PixelMoments& moments) {
+  const double deviation = moments.deviation();
+  return {static_cast<float>(moments.mean),
+          deviation > 0 ? static_cast<float>(1 / deviation) : 0.0F};
+}
+
+void scale_channels(const std::vector<Scale>& scales, bool cut_off, Image& image) {
+  make_floats(image);
+  for (std::size_t i = 0; i < image.floats.size(); ++i) {
+    const Scale& scale = scales[i % scales.size()];
+    const float value = (image.floats[i] - scale.shift) * scale.factor;
+    // Written so that NaN stays.
+    image.floats[i] = cut_off && value < 0 ? 0 : cut_off && value > 1 ? 1 : value;
+  }
+}
+
+void normalize_by_moments(const std::string& name, Image& image) {
+  std::vector<Scale> scales;
+  for (const PixelMoments& moments : moments_of(image)) {
+    if (moments.count == 0) throw no_pixels(name);
+    scales.push_back(by_deviation(moments));
+  }
+  scale_channels(scales, false, image);
+}
+
+void normalize_by_percentiles(const std::vector<float>& percents, const std::string& name,
+                              Image& image) {
+  std::vector<Scale> scales;
+  for (const std::vector<float>& of_channel : percentiles_of(image, percents)) {
+    if (std::isnan(of_channel[0])) throw no_pixels(name);
+    const float width = of_channel[1] - of_channel[0];
+    scales.push_back({of_channel[0], width > 0 ? 1 / width : 0});
+  }
+  scale_channels(scales, true, image);
+}
+
+std::string listed(const std::vector<float>& values) {
+  constexpr std::size_t kShown = 8;
+  std::string text = "[";
+  for (std::size_t i = 0; i < std::min(values.size(), kShown); ++i)
+    text += concat(i == 0 ? "" : ", ", values[i]);
+  return text + (values.size() > kShown ? ", ...]" : "]");
+}
+
+/// Of the training split's first image that has a header. Whoever needs the images says what is
+/// wrong with the others.
+std::optional<PixelType> first_type(DataOptions options, std::uint64_t seed) {
+  options.skip_broken = false;  // which would read them all
+  const std::unique_ptr<Dataset> dataset = make_dataset(options, Split::kTrain, seed);
+  for (std::int64_t i = 0; i < dataset->size(); ++i) {
+    try {
+      return dataset->pixel_type(i);
+    } catch (const DataError&) {
+    }
+  }
+  return std::nullopt;
+}
+
+/// Merged in the order of the samples, whoever has read them.
+std::vector<PixelMoments> measure(const Dataset& dataset, const DataOptions& options,
+                                  PixelType type) {
+  const auto size = static_cast<std::size_t>(dataset.size());
+  std::vector<std::vector<PixelMoments>> each(size);
+  std::vector<std::string> trouble(size);
+  LongWork work("measuring mean and deviation", "images", dataset.size());
+  for_each_sample(dataset, options.workers,
+                  [&](std::int64_t index, const Sample* sample, const DataError* error) {
+                    const auto place = static_cast<std::size_t>(index);
+                    if (error != nullptr) {
+                      trouble[place] = error->what();
+                    } else if (const PixelType own = sample->image.type; own != type) {
+                      trouble[place] =
+                          several_types(dataset.describe(index), own, dataset.describe(0), type);
+                    } else {
+                      each[place] = moments_of(sample->image);
+                    }
+                    work.advance();
+                  });
+  for (const std::string& text : trouble) {
+    if (!text.empty()) throw DataError(text);
+  }
+  std::vector<PixelMoments> all(static_cast<std::size_t>(options.channels));
+  for (const std::vector<PixelMoments>& of_image : each) {
+    for (std::size_t c = 0; c < all.size(); ++c) all[c].add(of_image.at(c));
+  }
+  for (const PixelMoments& channel : all) {
+    if (channel.count == 0) throw no_pixels(dataset.describe(0));
+  }
+  return all;
+}
+
+/// Measures, and says what came out.
+std::string use_measured(DataOptions& options, std::uint64_t seed, PixelType type) {
+  const double unit = type == PixelType::kUint8 ? 255 : 1;
+  const std::unique_ptr<Dataset> dataset = make_dataset(options, Split::kTrain, seed);
+  const std::vector<PixelMoments> moments = measure(*dataset, options, type);
+  options.mean.clear();
+  options.std.clear();
+  for (const PixelMoments& channel : moments) {
+    options.mean.push_back(static_cast<float>(channel.mean / unit));
+    // A channel that is the same everywhere says nothing, and is 0.
+    options.std.push_back(channel.m2 > 0 ? static_cast<float>(channel.deviation() / unit) : 1);
+  }
+  options.pixels = type;
+  return concat("data.normalize = \"dataset\": ", dataset->size(), " images of ", to_string(type),
+                " have mean = ", listed(options.mean), ", std = ", listed(options.std));
+}
+
+}  // namespace
+
+double PixelMoments::deviation() const { return count > 0 ? std::sqrt(m2 / count) : 0; }
+
+// Chan, Golub and LeVeque 1979.
+void PixelMoments::add(const PixelMoments& other) {
+  if (other.count == 0) return;
+  if (count == 0) {
+    *this = other;
+    return;
+  }
+  const double both = count + other.count, distance = other.mean - mean;
+  m2 += other.m2 + distance * distance * count * other.count / both;
+  mean += distance * other.count / both;
+  count = both;
+  least = std::min(least, other.least);
+  most = std::max(most, other.most);
+}
+
+std::vector<PixelMoments> moments_of(const Image& image) {
+  return with_values(image, [&](const auto& values) {
+    const auto channels = static_cast<std::size_t>(image.channels);
+    if constexpr (!std::is_same_v<decltype(values), const std::vector<float>&>) {
+      return moments_of_integers(values, channels);
+    } else {
+      std::vector<PixelMoments> moments;
+      for (std::size_t c = 0; c < channels; ++c)
+        moments.push_back(moments_of_channel(values, c, channels));
+      return moments;
+    }
+  });
+}
+
+std::vector<std::vector<float>> percentiles_of(const Image& image,
+                                               std::span<const float> percents) {
+  return with_values(image, [&](const auto& values) {
+    std::vector<std::vector<float>> found;
+    const auto channels = static_cast<std::size_t>(image.channels);
+    for (std::size_t c = 0; c < channels; ++c) {
+      std::vector<float> there;
+      for (std::size_t i = c; i < values.size(); i += channels) {
+        const auto value = static_cast<float>(values[i]);
+        if (!std::isnan(value)) there.push_back(value);
+      }
+      std::vector<float>& of_channel = found.emplace_back();
+      for (const float percent : percents) {
+        const double share = static_cast<double>(percent) / 100 * static_cast<double>(there.size());
+        const auto place = std::max<std::ptrdiff_t>(std::llround(std::ceil(share)) - 1, 0);
+        if (there.empty()) {
+          of_channel.push_back(std::numeric_limits<float>::quiet_NaN());
+          continue;
+        }
+        std::nth_element(there.begin(), there.begin() + place, there.end());
+        of_channel.push_back(there[static_cast<std::size_t>(place)]);
+      }
+    }
+    return found;
+  });
+}
+
+std::string several_types(const std::string& a, PixelType of_a, const std::string& b,
+                          PixelType of_b) {
+  return concat(a, " (", to_string(of_a), ") and ", b, " (", to_string(of_b),
+                "): the images of a set must be of one type, since one mean and one deviation ",
+                "cannot be of both; convert one, or write data.normalize = \"image\"");
+}
+
+bool normalizes_by_image(const DataOptions& options) {
+  return options.normalize == Normalization::kImage ||
+         options.normalize == Normalization::kPercentile;
+}
+
+ImageRule image_rule(const DataOptions& options) {
+  return {.orientation = options.orientation,
+          .channels = options.channels,
+          .bands = options.bands,
+          .channel_files = options.channel_files,
+          .nodata = options.nodata};
+}
+
+void prepare_image(const DataOptions& options, const std::string& name, Image& image) {
+  if (image.channels != options.channels) {
+    throw DataError(concat(name, ": has ", image.channels,
+                           " channels, but data.channels = ", options.channels));
+  }
+  if (options.normalize == Normalization::kDataset && !options.pixels) {
+    throw ConfigError(
+        "data.normalize = \"dataset\", but mean and std are not measured: a training "
+        "measures them at its start, and its config.toml has them");
+  }
+  if (options.normalize == Normalization::kImage) {
+    normalize_by_moments(name, image);
+  } else if (options.normalize == Normalization::kPercentile) {
+    normalize_by_percentiles(options.percentiles, name, image);
+  } else if (const PixelType expected = options.pixels.value_or(PixelType::kUint8);
+             image.type != expected) {
+    throw DataError(concat(name, ": holds ", to_string(image.type), ", but mean and std are of ",
+                           to_string(expected),
+                           "; convert it, or write data.normalize = \"dataset\" or \"image\""));
+  }
+}
+
+void check_channels(const DataOptions& options) {
+  const auto channels = static_cast<std::size_t>(options.channels);
+  if (!options.bands.empty() && options.bands.size() != channels) {
+    throw ConfigError(concat("data.bands picks ", options.bands.size(),
+                             " channels, but data.channels = ", channels, "; make them equal"));
+  }
+  const std::vector<float>& percents = options.percentiles;
+  if (percents.size() != 2 || percents[0] >= percents[1]) {
+    throw ConfigError("data.percentiles: expected [lo, hi], such as [1, 99]");
+  }
+}
+
+void check_normalization(const DataOptions& options) {
+  check_channels(options);
+  if (normalizes_by_image(options)) return;
+  const auto channels = static_cast<std::size_t>(options.channels);
+  const bool unsettled = !options.pixels && options.normalize != Normalization::kGiven;
+  for (const auto& [key, values] :
+       {std::pair{"mean", &options.mean}, std::pair{"std", &options.std}}) {
+    if (values->size() == channels || values->size() == 1) continue;
+    throw ConfigError(
+        concat("data.", key, " has ", values->size(), " numbers, but data.channels = ", channels,
+               unsettled ? "; data.normalize = \"dataset\" measures them at the start of a training"
+                         : "; expected one for each channel, or one for all"));
+  }
+}
+
+std::string settle_normalization(DataOptions& options, std::uint64_t seed) {
+  if (options.pixels || normalizes_by_image(options) || find_layout(options).generated) return "";
+  const bool given = options.mean != default_mean();
+  const std::optional<PixelType> first = first_type(options, seed);
+  if (!first) return "";
+  const PixelType type = *first;
+  const bool eight_bit_rgb = type == PixelType::kUint8 && options.channels == 3;
+  if (!options.normalize && (given || eight_bit_rgb)) {
+    if (type == PixelType::kUint8) return "";
+    options.normalize = Normalization::kGiven;
+  }
+  options.normalize = options.normalize.value_or(Normalization::kDataset);
+  if (options.normalize == Normalization::kGiven) {
+    if (type == PixelType::kUint8) return "";
+    if (!given) {
+      throw ConfigError(concat(
+          "data.normalize = \"given\", but data.mean is the default, which is of 8-bit RGB, and ",
+          "these hold ", to_string(type),
+          "; write data.mean and data.std, or data.normalize = \"dataset\""));
+    }
+    options.pixels = type;
+    return "";
+  }
+  return use_measured(options, seed, type);
+}
+
+}  // namespace lockstep

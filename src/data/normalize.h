@@ -1,0 +1,61 @@
+#pragma once
+// What numbers make an image the network's input, and of which pixels they are: of a whole image or
+// of the whole training split, never of a crop or a window.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/io/image.h"
+
+namespace lockstep {
+
+/// Of one channel's values that are there.
+struct PixelMoments {
+  double count = 0, mean = 0, m2 = 0;  // m2: the sum of squares of distances from the mean
+  double least = 0, most = 0;
+
+  /// Population standard deviation; 0 without values.
+  double deviation() const;
+  void add(const PixelMoments& other);
+};
+
+/// [channel] as the file has the values.
+std::vector<PixelMoments> moments_of(const Image& image);
+
+/// Of each channel the values below which, or at which, at least `percent` percent of all lie: the
+/// smallest such one. NaN where no value is there. `percents` are in 0..100.
+std::vector<std::vector<float>> percentiles_of(const Image& image, std::span<const float> percents);
+
+/// What is wrong with two images of a set that are of different types.
+std::string several_types(const std::string& a, PixelType of_a, const std::string& b,
+                          PixelType of_b);
+
+/// Whether each image is normalised by its own numbers.
+bool normalizes_by_image(const DataOptions& options);
+
+/// The rule by which the files of these options are read.
+struct ImageRule image_rule(const DataOptions& options);
+
+/// Makes the image that `name` calls what the loaders and the network take: checks its type and
+/// channels and, where images are normalised by their own numbers, does that: it is floats then.
+/// Throws DataError saying what was expected.
+void prepare_image(const DataOptions& options, const std::string& name, Image& image);
+
+/// Throws ConfigError for data.bands and data.percentiles that do not fit.
+void check_channels(const DataOptions& options);
+/// The same, and for a mean and a deviation that are not of each channel, nor one for all.
+void check_normalization(const DataOptions& options);
+
+/// Says how the images are normalised, where that is for the training split to say: its first
+/// image's type, and with data.normalize = "dataset" the mean and deviation of all its pixels that
+/// are there, the same for any number of workers. Sets normalize, pixels, mean and std, and returns
+/// a sentence for people; for 8-bit RGB with given numbers, and where it was settled before, it
+/// changes nothing and returns none. Throws as make_dataset, and DataError that names two images of
+/// different types or one without pixels.
+std::string settle_normalization(DataOptions& options, std::uint64_t seed);
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+#pragma once
+// From the numbers that lie in a file to images and labels: types, channels, what is not there. One
+// place for every format.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/image_io.h"
+#include "lockstep/io/image.h"
+
+namespace lockstep {
+
+/// Bytes of a value.
+std::size_t bytes_of(PixelType type);
+
+/// Values of one type, in the machine's order: [height, width, channels].
+struct RawPixels {
+  Size size;
+  int channels = 1;
+  PixelType type = PixelType::kUint8;
+  std::vector<std::uint8_t> bytes;
+};
+
+/// Makes them an image. Where a value is `nodata` it becomes NaN, in an image of floats.
+void put_image(RawPixels&& raw, std::optional<double> nodata, Image& image);
+
+/// The same of an image that is there: its values become floats where one of them is `nodata`.
+void mark_missing(std::optional<double> nodata, Image& image);
+
+/// Makes them labels. `name` is the file's, for messages. REQUIRES: one channel. Throws DataError
+/// for what is no whole number in 0..65535; as objects, any number but 0 is 1.
+void put_labels(const RawPixels& raw, const std::string& name, const LabelRule& rule,
+                LabelMap& labels);
+
+/// What a file has to choose from.
+struct FileChannels {
+  int count = 0;
+  bool alpha = false;  // the last one
+  int pages = 1;
+};
+
+/// The channels that the rule takes, in its order. Throws DataError that says which options would
+/// do where they do not fit.
+std::vector<int> chosen_channels(const FileChannels& file, const ImageRule& rule,
+                                 const std::string& name);
+
+/// Leaves those in the image.
+void take_channels(const std::vector<int>& channels, Image& image);
+
+/// Has its values as floats, of whatever type they are.
+void make_floats(Image& image);
+
+/// Adds the channels of `part`, which is of the file `name`, to those of `image`. Throws DataError
+/// where they differ in size or type.
+void append_channels(Image&& part, const std::string& name, Image& image);
+
+}  // namespace lockstep

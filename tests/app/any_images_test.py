@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Images as microscopes and satellites write them: a set of 16-bit TIFF with five channels, from the folder to predictions.
+
+    any_images_test.py LOCKSTEP
+"""
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zlib
+
+from small_run import lockstep, overrides
+
+SIDE, CHANNELS = 32, 5
+TRAINING = ["model.width=4", "model.depth=2", "run.log_every=2", "run.max_iters=4", "batch.global=4", "data.workers=1"]
+
+failures = []
+
+
+def check(holds, what):
+    if not holds:
+        failures.append(what)
+        print(f"FAILED: {what}")
+
+
+def label(number, y, x):
+    return int((x + 3 * number) % SIDE < y)
+
+
+def value(number, y, x, channel):
+    return 300 + 100 * channel + 900 * label(number, y, x) * (channel != 1) + (7 * x + 5 * y + 11 * number) % 50
+
+
+def tiff(path, number):
+    """Little-endian, one strip, five interleaved samples of 16 bits."""
+    pixels = b"".join(struct.pack("<5H", *(value(number, y, x, c) for c in range(CHANNELS))) for y in range(SIDE) for x in range(SIDE))
+    tags = [(256, 3, 1, SIDE), (257, 3, 1, SIDE), (258, 3, CHANNELS, 8 + len(pixels)), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8),
+            (277, 3, 1, CHANNELS), (278, 3, 1, SIDE), (279, 4, 1, len(pixels)), (284, 3, 1, 1)]
+    bits = struct.pack("<5H", *[16] * CHANNELS)
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    directory = struct.pack("<H", len(tags)) + entries + bytes(4)
+    path.write_bytes(b"II*\0" + struct.pack("<I", 8 + len(pixels) + len(bits)) + pixels + bits + directory)
+
+
+def mask(path, number):
+    """A gray PNG, value = class."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b"".join(b"\0" + bytes(label(number, y, x) for x in range(SIDE)) for y in range(SIDE))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", SIDE, SIDE, 8, 0, 0, 0, 0))
+                     + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def make_set(place):
+    for split, numbers in (("train", range(8)), ("val", range(8, 11))):
+        for kind in ("images", "masks"):
+            (place / kind / split).mkdir(parents=True)
+        for number in numbers:
+            tiff(place / "images" / split / f"{number}.tif", number)
+            mask(place / "masks" / split / f"{number}.png", number)
+    config = place / "bands.toml"
+    config.write_text(f'[data]\nlayout = "folder"\nroot = "{place}"\nnum_classes = 2\nchannels = {CHANNELS}\ndisplay = [4, 2, 0]\n'
+                      '[data.augment]\nhflip = 0.5\nscale = [0.8, 1.2]\ncrop = [32, 32]\n')
+    return config
+
+
+def expected_mean(channel):
+    values = [value(n, y, x, channel) for n in range(8) for y in range(SIDE) for x in range(SIDE)]
+    return sum(values) / len(values)
+
+
+def refusal(*arguments):
+    done = subprocess.run([sys.argv[1], *map(str, arguments)], capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def check_the_data(config):
+    train = json.loads(lockstep("data", "check", config, "--json"))["train"]
+    check(train["types"] == {"uint16": 8} and train["channels"] == CHANNELS, f"data check: {train['types']}, {train['channels']}")
+    check(abs(train["mean"][2] - expected_mean(2)) < 1e-6, f"data check: mean {train['mean']}")
+    code, text = refusal("data", "check", config, "-s", "data.channels=4")
+    check(code == 3, f"four channels of five: exit code {code}")
+    code, text = refusal("train", config, "-s", "data.channels=4", "-o", config.parent / "none")
+    check(code == 3 and "expected 4 channels (data.channels), but it has 5" in text and "data.bands = [0, 1, 2, 3]" in text, text)
+
+
+def check_a_run(config, place):
+    run = place / "run"
+    said = lockstep("train", config, "-d", "cpu:2", "-o", run, *overrides(TRAINING))
+    check("8 images of uint16" in said, "the start does not say what was measured:\n" + said)
+    data = tomllib.loads((run / "config.toml").read_text())["data"]
+    check(data["normalize"] == "dataset" and data["pixels"] == "uint16" and len(data["mean"]) == CHANNELS, f"config.toml: {data}")
+    check(abs(data["mean"][0] - expected_mean(0)) < 1e-2, f"config.toml: {data['mean']}")
+    lockstep("eval", run)
+    lockstep("eval", run, "--flip", "-s", "eval.window=[16, 16]")
+    lockstep("predict", run, place / "images/val", "-o", place / "maps")
+    check(len(list((place / "maps").glob("*_overlay.png"))) == 3, "predictions are missing")
+    lockstep("data", "preview", config, "-n", 1, "-o", place / "preview")
+    lockstep("export", "onnx", run, "-o", place / "net.onnx")
+    check(b"lockstep.pixels" in (place / "net.onnx").read_bytes(), "the ONNX file does not say what its input is")
+    # What was measured stays, whatever has become of the data.
+    tiff(place / "images/train/99.tif", 99)
+    mask(place / "masks/train/99.png", 99)
+    lockstep("train", config, "-d", "cpu:2", "-o", run, "--resume", *overrides(TRAINING), "-s", "run.max_iters=6")
+    resumed = tomllib.loads((run / "config.toml").read_text())["data"]
+    check(resumed["mean"] == data["mean"], f"resuming measured again: {resumed['mean']}")
+    for folder, suffix in (("images", "tif"), ("masks", "png")):
+        (place / folder / "train" / f"99.{suffix}").unlink()
+
+
+def check_others(config, place):
+    lockstep("compare", config, "--modes", "local,instance", "--seeds", 1, "-d", "cpu:2", "-o", place / "both", *overrides(TRAINING))
+    check((place / "both/report.html").exists(), "there is no report of the comparison")
+    lockstep("diagnose", config, *overrides(TRAINING))
+    for number, keys in enumerate((["data.normalize=image"], ["data.normalize=percentile", "data.percentiles=[2, 98]"],
+                                   ["data.bands=[3, 0, 2]", "data.channels=3", "data.display=[0]"])):
+        run = place / f"other{number}"
+        lockstep("train", config, "-d", "cpu:1", "-o", run, *overrides(TRAINING + keys))
+        lockstep("predict", run, place / "images/val/9.tif", "-o", place / f"maps{number}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        place = pathlib.Path(folder)
+        config = make_set(place)
+        check_the_data(config)
+        check_a_run(config, place)
+        check_others(config, place)
+    if failures:
+        sys.exit(f"{len(failures)} failures")
+    print("images of any kind: passed")
+
+
+if __name__ == "__main__":
+    main()
