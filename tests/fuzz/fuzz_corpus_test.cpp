@@ -14,8 +14,8 @@
 // Of every target, its LLVMFuzzerTestOneInput under a name of its own.
 using Target = int(const std::uint8_t* data, std::size_t bytes);
 extern "C" {
-Target fuzz_checkpoint, fuzz_config, fuzz_exif, fuzz_jpeg, fuzz_lists, fuzz_pickle, fuzz_png,
-    fuzz_pth, fuzz_run_folder, fuzz_safetensors;
+Target fuzz_checkpoint, fuzz_config, fuzz_exif, fuzz_jpeg, fuzz_lists, fuzz_npy, fuzz_pickle,
+    fuzz_png, fuzz_pth, fuzz_run_folder, fuzz_safetensors, fuzz_tiff;
 }
 
 namespace lockstep::test {
@@ -120,11 +120,13 @@ TEST_CASE("the fuzz targets' corpus and mutations of it") {
   SUBCASE("exif") { check_target("exif", fuzz_exif, 50'000); }
   SUBCASE("jpeg") { check_target("jpeg", fuzz_jpeg, 20'000); }
   SUBCASE("lists") { check_target("lists", fuzz_lists, 2'000); }
+  SUBCASE("npy") { check_target("npy", fuzz_npy, 50'000); }
   SUBCASE("pickle") { check_target("pickle", fuzz_pickle, 50'000); }
   SUBCASE("png") { check_target("png", fuzz_png, 20'000); }
   SUBCASE("pth") { check_target("pth", fuzz_pth, 20'000); }
   SUBCASE("run_folder") { check_target("run_folder", fuzz_run_folder, 2'000); }
   SUBCASE("safetensors") { check_target("safetensors", fuzz_safetensors, 20'000); }
+  SUBCASE("tiff") { check_target("tiff", fuzz_tiff, 20'000); }
 }
 
 }  // namespace lockstep::test

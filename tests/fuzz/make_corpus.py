@@ -149,6 +149,61 @@ def make_exif():
     write("png", "exif", whole)
 
 
+def make_tiff():
+    """Of several pages: gray and RGB, of 1, 8, 16 and 32 bits, by each compression that is at hand."""
+    kinds = {"L": 0, "1": 1, "RGB": (1, 2, 3), "RGBA": (1, 2, 3, 4), "P": 1, "I;16": 300, "F": 1.5}
+    for mode, value in kinds.items():
+        image = Image.new(mode, (5, 3), value)
+        for compression in ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "zstd", "lzma"):
+            stream = io.BytesIO()
+            try:
+                image.save(stream, "TIFF", compression=compression)
+            except (OSError, KeyError):
+                continue
+            write("tiff", f"{mode.replace(';', '_')}_{compression}", stream.getvalue())
+    stream = io.BytesIO()
+    Image.new("RGB", (16, 16), (1, 2, 3)).save(stream, "TIFF", compression="jpeg")
+    write("tiff", "jpeg", stream.getvalue())
+    stream = io.BytesIO()
+    pages = [Image.new("L", (4, 4), i) for i in range(3)]
+    pages[0].save(stream, "TIFF", save_all=True, append_images=pages[1:])
+    write("tiff", "pages", stream.getvalue())
+    write("tiff", "tiles", tiled_tiff())
+
+
+def tiled_tiff():
+    """A big-endian file of tiles of 16x16 in two planes of 16 bits, with GDAL's value of what is not there."""
+    planes = b"".join(struct.pack(">256H", *range(i, 256 + i)) for i in (0, 1000))
+    values = [(256, 4, [5]), (257, 4, [3]), (258, 3, [16, 16]), (259, 3, [1]), (262, 3, [1]), (277, 3, [2]), (284, 3, [2]),
+              (322, 3, [16]), (323, 3, [16]), (324, 4, [8, 520]), (325, 4, [512, 512]), (42113, 2, list(b"7\0"))]
+    extra, entries = b"", b""
+    behind = 8 + len(planes) + 2 + 12 * len(values) + 4
+    for tag, kind, numbers in values:
+        data = b"".join(struct.pack({2: ">B", 3: ">H", 4: ">I"}[kind], number) for number in numbers)
+        if len(data) > 4:
+            place = struct.pack(">I", behind + len(extra))
+            extra += data
+        else:
+            place = data.ljust(4, b"\0")
+        entries += struct.pack(">HHI", tag, kind, len(numbers)) + place
+    return b"MM\0*" + struct.pack(">I", 8 + len(planes)) + planes + struct.pack(">H", len(values)) + entries + bytes(4) + extra
+
+
+def npy(descr, shape, data, fortran=False, version=1):
+    text = f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(text)) + text + data
+
+
+def make_npy():
+    for name, size in (("<u2", 2), (">i4", 4), ("|u1", 1), ("|b1", 1), ("<f2", 2), ("<f4", 4), (">f8", 8), ("<i8", 8)):
+        write("npy", "type_" + name[1:], npy(repr(name), (2, 3, 3), bytes(range(18)) * size))
+    write("npy", "fortran", npy("'<u2'", (3, 2, 3), bytes(36), fortran=True, version=3))
+    write("npy", "two_extents", npy("'|u1'", (2, 3), bytes(6), version=2))
+    write("npy", "objects", npy("'|O'", (2, 3), bytes(48)))
+    write("npy", "records", npy("[('a', '<u2')]", (2, 3), bytes(12)))
+    write("npy", "shape_beyond_the_file", npy("'<f8'", (100000, 100000, 3), bytes(24)))
+
+
 def make_lists():
     write("lists", "of_windows", b"\xef\xbb\xbfa.png b.png \r\nimages\\a.png\t\"b c.png\"\t\r\n")
     write("lists", "of_a_spreadsheet", b'"a.png";"b ""c"".png"\na.png,b c.png\n"a.png\n')
@@ -226,6 +281,8 @@ def main():
     make_png()
     make_jpeg()
     make_exif()
+    make_tiff()
+    make_npy()
     make_lists()
     make_config()
     make_run(pathlib.Path(sys.argv[1]).resolve())

@@ -1,0 +1,18 @@
+// TIFF as an image of three channels, of one and of another's, as labels, and its header.
+
+#include "fuzz/fuzz.h"
+#include "io/codec.h"
+
+using namespace lockstep;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
+  TiffBytes file{ImageBytes(data, bytes)};
+  Image image;
+  LabelMap labels;
+  const ImageRule first{.bands = {0}};
+  test::may_complain([&] { tiff_info(file, "file", {}); });
+  test::may_complain([&] { decode_tiff(file, "file", {}, image); });
+  test::may_complain([&] { decode_tiff(file, "file", first, image); });
+  test::may_complain([&] { decode_tiff_mask(file, "file", {}, labels, image); });
+  return 0;
+}
