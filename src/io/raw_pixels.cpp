@@ -173,6 +173,23 @@ void put_image(RawPixels&& raw, std::optional<double> nodata, Image& image) {
   mark_missing(nodata, image);
 }
 
+std::span<std::uint8_t> room_for(Size size, int channels, PixelType type, Image& image) {
+  image.height = size.height;
+  image.width = size.width;
+  image.channels = channels;
+  image.type = type;
+  const std::size_t values = static_cast<std::size_t>(size.height) *
+                             static_cast<std::size_t>(size.width) *
+                             static_cast<std::size_t>(channels);
+  image.pixels.resize(type == PixelType::kUint8 ? values : 0);
+  image.words.resize(type == PixelType::kUint16 ? values : 0);
+  image.floats.resize(type == PixelType::kFloat32 ? values : 0);
+  if (type == PixelType::kUint8) return image.pixels;
+  return with_values(image, [](auto& own) {
+    return std::span(reinterpret_cast<std::uint8_t*>(own.data()), own.size() * sizeof(own.front()));
+  });
+}
+
 void mark_missing(std::optional<double> nodata, Image& image) {
   if (!nodata) return;
   with_values(image, [&](auto& values) {

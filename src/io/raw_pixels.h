@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ struct RawPixels {
 
 /// Makes them an image. Where a value is `nodata` it becomes NaN, in an image of floats.
 void put_image(RawPixels&& raw, std::optional<double> nodata, Image& image);
+
+/// Makes room in the image for such values, and gives it where an image has them as a file does: of
+/// 8 and 16 bits, unsigned, and of floats; else empty.
+std::span<std::uint8_t> room_for(Size size, int channels, PixelType type, Image& image);
 
 /// The same of an image that is there: its values become floats where one of them is `nodata`.
 void mark_missing(std::optional<double> nodata, Image& image);

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <tuple>
 
 #include "core/system_text.h"
@@ -95,7 +96,8 @@ class TiffFile {
 
   /// Those of full resolution. Throws where they are not of one kind, or none that is read.
   std::vector<Page> pages();
-  /// The values of a page, [H, W, samples], a byte at least for each.
+  /// The values of a page, [H, W, samples], a byte at least for each. REQUIRES: room for them.
+  void read(const Page& page, std::span<std::uint8_t> values);
   std::vector<std::uint8_t> read(const Page& page);
   /// Of a palette's places, in 8 bits.
   std::vector<Color> colors(const Page& page);
@@ -366,7 +368,7 @@ void TiffFile::read_part(const Blocks& blocks, const Part& part, std::vector<std
 
 /// Puts the part that `block` holds among the values of the page.
 void place_part(const Page& page, const Blocks& blocks, const Part& part,
-                const std::vector<std::uint8_t>& block, std::vector<std::uint8_t>& values) {
+                const std::vector<std::uint8_t>& block, std::span<std::uint8_t> values) {
   const std::size_t bytes = std::max<std::size_t>(page.bits / 8, 1);
   const std::size_t stride = bytes * page.samples;
   std::vector<std::uint8_t> row(page.bits < 8 ? part.width * blocks.samples : 0);
@@ -382,12 +384,17 @@ void place_part(const Page& page, const Blocks& blocks, const Part& part,
 }
 
 std::vector<std::uint8_t> TiffFile::read(const Page& page) {
+  const std::uint64_t samples = std::uint64_t{page.width} * page.height * page.samples;
+  std::vector<std::uint8_t> values(samples * std::max<unsigned>(page.bits / 8, 1));
+  read(page, values);
+  return values;
+}
+
+void TiffFile::read(const Page& page, std::span<std::uint8_t> values) {
   go_to(page);
   const Blocks blocks = blocks_of(page);
   const std::size_t width = page.width, height = page.height;
   std::vector<std::uint8_t> block(blocks.bytes);
-  std::vector<std::uint8_t> values(width * height * page.samples *
-                                   std::max<std::size_t>(page.bits / 8, 1));
   Part part;
   for (part.plane = 0; part.plane < blocks.planes; ++part.plane) {
     for (part.y = 0; part.y < height; part.y += blocks.height) {
@@ -399,7 +406,6 @@ std::vector<std::uint8_t> TiffFile::read(const Page& page) {
       }
     }
   }
-  return values;
 }
 
 PixelType type_of(const Page& page) {
@@ -431,6 +437,27 @@ FileChannels channels_of(const std::vector<Page>& pages) {
   const Page& first = pages.front();
   return {first.channels() * static_cast<int>(pages.size()), first.alpha && pages.size() == 1,
           static_cast<int>(pages.size())};
+}
+
+/// The channels of all pages, one page's after another's in each pixel.
+RawPixels stack_of(TiffFile& file, const std::vector<Page>& pages) {
+  const Page& first = pages.front();
+  RawPixels raw{first.size, channels_of(pages).count, type_of(first), {}};
+  if (pages.size() == 1) {
+    raw.bytes = read_channels(file, first);
+    return raw;
+  }
+  const std::size_t pixels = std::size_t{first.width} * first.height;
+  const std::size_t each = static_cast<std::size_t>(first.channels()) * bytes_of(raw.type);
+  raw.bytes.resize(pixels * each * pages.size());
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const std::vector<std::uint8_t> values = read_channels(file, pages[i]);
+    for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
+      std::memcpy(raw.bytes.data() + (pixel * pages.size() + i) * each,
+                  values.data() + pixel * each, each);
+    }
+  }
+  return raw;
 }
 
 Turn shown(const Page& page, ImageOrientation orientation) {
@@ -490,23 +517,17 @@ void decode_tiff(TiffBytes& bytes, const std::string& name, const ImageRule& rul
   const Page& first = pages.front();
   const FileChannels channels = channels_of(pages);
   const std::vector<int> chosen = chosen_channels(channels, rule, name);
-  RawPixels raw{first.size, channels.count, type_of(first), {}};
-  if (pages.size() == 1) {
-    raw.bytes = read_channels(file, first);
+  const std::optional<double> nodata = rule.nodata ? rule.nodata : file.nodata(first);
+  const std::span<std::uint8_t> room =
+      pages.size() > 1 || first.indexed()
+          ? std::span<std::uint8_t>()
+          : room_for(first.size, channels.count, type_of(first), image);
+  if (!room.empty()) {
+    file.read(first, room);
+    mark_missing(nodata, image);
   } else {
-    const std::size_t pixels =
-        static_cast<std::size_t>(first.width) * static_cast<std::size_t>(first.height);
-    const std::size_t each = static_cast<std::size_t>(first.channels()) * bytes_of(raw.type);
-    raw.bytes.resize(pixels * each * pages.size());
-    for (std::size_t i = 0; i < pages.size(); ++i) {
-      const std::vector<std::uint8_t> values = read_channels(file, pages[i]);
-      for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
-        std::memcpy(raw.bytes.data() + (pixel * pages.size() + i) * each,
-                    values.data() + pixel * each, each);
-      }
-    }
+    put_image(stack_of(file, pages), nodata, image);
   }
-  put_image(std::move(raw), rule.nodata ? rule.nodata : file.nodata(first), image);
   take_channels(chosen, image);
   turn(shown(first, rule.orientation), image);
 }
