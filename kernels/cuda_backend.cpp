@@ -199,7 +199,8 @@ void CudaBackend::take_staged(const Tensor& staged, const Tensor& destination) {
 }
 
 std::unique_ptr<Readback> CudaBackend::make_readback(const Tensor& source, int slots) {
-  return std::make_unique<PinnedReadback>(device_.ordinal, *waits(), stream_.get(), source, slots);
+  return std::make_unique<PinnedReadback>(
+      device_.ordinal, *waits(), stream_.get(), [this] { follow_no_kernel(); }, source, slots);
 }
 
 std::unique_ptr<Offload> CudaBackend::make_offload(std::span<const Tensor> tensors) {

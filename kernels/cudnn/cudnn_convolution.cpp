@@ -289,6 +289,7 @@ void CudnnConvolutions::execute(Plan& plan, const std::array<void*, 4>& addresse
   }
   check_cudnn(cudnnBackendExecute(handle_.get(), plan.found.cudnn.plan.get(), binding->pack.get()),
               "cudnnBackendExecute");
+  context_.behind_no_kernel = false;
 }
 
 std::vector<std::string> CudnnConvolutions::describe_plans() const {

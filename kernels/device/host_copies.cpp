@@ -26,9 +26,13 @@ void UploadRing::upload(void* destination, const void* source, std::size_t bytes
   }
 }
 
-PinnedReadback::PinnedReadback(int ordinal, HostWaits& waits, Stream stream, const Tensor& source,
-                               int slots)
-    : ordinal_(ordinal), waits_(waits), stream_(stream), source_(source) {
+PinnedReadback::PinnedReadback(int ordinal, HostWaits& waits, Stream stream,
+                               std::function<void()> copying, const Tensor& source, int slots)
+    : ordinal_(ordinal),
+      waits_(waits),
+      stream_(stream),
+      copying_(std::move(copying)),
+      source_(source) {
   check_transfer(source);
   for (int i = 0; i < slots; ++i) {
     slots_.push_back(
@@ -43,6 +47,7 @@ void PinnedReadback::start(int slot) {
   check_cuda(cudaMemcpyAsync(at(slot).memory.data(), source_.data, dense_bytes(source_),
                              cudaMemcpyDeviceToHost, stream_),
              "cudaMemcpyAsync from the device");
+  copying_();
   at(slot).copied.record(stream_);
 }
 

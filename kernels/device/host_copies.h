@@ -45,7 +45,9 @@ class UploadRing {
 /// uses.
 class PinnedReadback final : public Readback {
  public:
-  PinnedReadback(int ordinal, HostWaits& waits, Stream stream, const Tensor& source, int slots);
+  /// `copying` is called when the stream has been given a copy.
+  PinnedReadback(int ordinal, HostWaits& waits, Stream stream, std::function<void()> copying,
+                 const Tensor& source, int slots);
   /// Waits for the stream, which may still write to the host's memory.
   ~PinnedReadback() override;
 
@@ -62,6 +64,7 @@ class PinnedReadback final : public Readback {
   const int ordinal_;
   HostWaits& waits_;
   const Stream stream_;
+  const std::function<void()> copying_;
   const Tensor source_;
   std::vector<Slot> slots_;
 };

@@ -220,7 +220,7 @@ void GpuNorms::batch_norm_inference(const BatchNormInference& a) {
   check_operands(a);
   const Context& context = context_.entered();
   if (a.x.shape.rows() == 0) return;
-  normalize_tensor(context, context.dependent_launches, a.x, a.residual, a.y, a.relu,
+  normalize_tensor(context, context.starts_early(), a.x, a.residual, a.y, a.relu,
                    GivenStatistics{a.affine, a.eps, a.eps_mode, a.mean, a.var});
 }
 

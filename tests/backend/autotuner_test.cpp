@@ -228,6 +228,22 @@ TEST_CASE("threads that ask at once get one answer, of one clock") {
   CHECK(answers == std::vector<std::string>(8, "0"));
 }
 
+TEST_CASE("an answer without a clock holds until somebody has one") {
+  const TemporaryFolder folder;
+  Autotuner tuner(folder.path() / "autotune.json");
+  ChoiceRequest without{"cpu", "conv", {}, [](const std::string&) { return true; }, {}, {}};
+  without.rule = [] { return std::string("first"); };
+  ChoiceRequest with = without;
+  int timed = 0;
+  with.measure = [&] { return ++timed, Measurement{"fast", {{"fast", 1.0}}}; };
+  CHECK(tuner.choose(without).chosen == "first");
+  CHECK(tuner.choose(without).origin == ChoiceOrigin::kRule);
+  for (const ChoiceRequest* request : {&with, &without, &with}) {
+    CHECK(tuner.choose(*request).chosen == "fast");
+  }
+  CHECK(timed == 1);
+}
+
 TEST_CASE("the file's place") {
   const char* home = std::getenv("HOME");
   const char* tune = std::getenv("LOCKSTEP_AUTOTUNE");

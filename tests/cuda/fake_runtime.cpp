@@ -99,6 +99,9 @@ struct CUgraphExec_st {
   std::mt19937 random{1};
 };
 
+/// Whether it makes a stream wait for other memory or another stream.
+bool holds_up(Kind kind) { return kind == Kind::kCopy || kind == Kind::kWait; }
+
 struct CUstream_st {
   explicit CUstream_st(int owner) : device(owner), thread([this] { work(); }) {}
   ~CUstream_st() {
@@ -109,7 +112,7 @@ struct CUstream_st {
 
   void enqueue(std::function<void()> task, Kind kind = Kind::kKernel) {
     ends_with_download = false;
-    ends_with_kernel = kind == Kind::kKernel || (kind == Kind::kRecord && ends_with_kernel);
+    ends_with_kernel = kind == Kind::kKernel || (!holds_up(kind) && ends_with_kernel);
     if (capture != nullptr) {
       const std::size_t node = capture->add({std::move(task), kind, tail});
       tail.assign(1, node);

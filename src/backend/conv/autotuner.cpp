@@ -159,17 +159,20 @@ std::string Autotuner::why_no_file() {
 
 Choice Autotuner::choose(const ChoiceRequest& request) {
   const std::lock_guard lock(mutex_);
-  const bool has_clock = request.measure && !file_.empty();
-  std::erase_if(choices_, [&](const Choice& choice) {
-    return has_clock && choice.origin == ChoiceOrigin::kRule && choice.machine == request.machine &&
-           choice.problem == request.problem;
-  });
+  const std::pair<std::string, std::string> asked{request.machine, request.problem};
+  if (request.measure && unmeasured_.erase(asked) > 0) {
+    std::erase_if(choices_, [&](const Choice& choice) {
+      return choice.origin == ChoiceOrigin::kRule && choice.machine == request.machine &&
+             choice.problem == request.problem;
+    });
+  }
   for (const Choice& choice : choices_) {
     if (choice.machine != request.machine || choice.problem != request.problem) continue;
     const bool forced = choice.origin == ChoiceOrigin::kForced;
     if (request.forced ? choice.chosen == *request.forced : !forced) return choice;
   }
   choices_.push_back(decide(request));
+  if (!request.measure && choices_.back().origin == ChoiceOrigin::kRule) unmeasured_.insert(asked);
   return choices_.back();
 }
 

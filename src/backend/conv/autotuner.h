@@ -9,6 +9,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -97,6 +98,7 @@ class Autotuner {
   const std::filesystem::path file_;
   mutable std::mutex mutex_;
   std::vector<Choice> choices_;
+  std::set<std::pair<std::string, std::string>> unmeasured_;  // answered by rule: nobody could time
   bool all_kept_ = true;
 };
 
