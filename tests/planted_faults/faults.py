@@ -821,6 +821,10 @@ FAULTS = [
     Fault("verdict: images that differ in contrast are synchronized", "judged_alone", replaced("apart >= kApart", "apart >= 100"),
           "the rule: one image alone*", test="test_train"),
 
+    Fault("update: the weights of another replica are read", "WeightUpdate", replaced("weights_.insert(weights_.begin(), own.values() + begin_);",
+                                                                                    "weights_.push_back(own.values() + begin_);"),
+          "an update reads its own*", test="test_step", source="weight_update.cpp"),
+
     # --- predictions
     Fault("test-time augmentation: mirrored probabilities are not mirrored back", "add_probabilities",
           replaced("logits.mirrored ? width - 1 -", "!logits.mirrored && logits.mirrored ? width - 1 -"),
