@@ -175,8 +175,8 @@ TEST_CASE("a rank that throws between posting and waiting has handed in what it 
   const auto thrown = run_ranks(2, [&](int rank) {
     if (rank == 0) {
       master.post(rank, call(0), {1, &payload});
-      gone = true;
       failure.raise(kCause);
+      gone = true;
       std::rethrow_exception(kCause);
     }
     while (!gone) std::this_thread::yield();
