@@ -9,6 +9,7 @@
 #include "lockstep/sync/sync_group.h"
 #include "support/devices.h"
 #include "support/errors.h"
+#include "support/with_timeout.h"
 
 namespace lockstep {
 namespace {
