@@ -117,17 +117,9 @@ fs::path run_folder_of(const fs::path& comparison, const Cell& cell, int seed) {
   return comparison / fmt::format("{}-s{}", cell.folder(), seed);
 }
 
-/// What one measurement says of all runs of a comparison.
-void take_normalization(const DataOptions& from, DataOptions& to) {
-  to.normalize = from.normalize;
-  to.pixels = from.pixels;
-  to.mean = from.mean;
-  to.std = from.std;
-}
-
 /// Measured, or as a run that the folder holds has it; runs that are done can be compared without
 /// their data.
-void settle_comparison(const fs::path& folder, Config& config) {
+std::string settle_comparison(const fs::path& folder, Config& config) {
   std::error_code missing;
   fs::path begun;
   for (const auto& entry : fs::directory_iterator(folder, missing)) {
@@ -135,9 +127,10 @@ void settle_comparison(const fs::path& folder, Config& config) {
       begun = entry.path();
   }
   try {
-    settle_data(config, begun);
+    return settle_data(config, begun);
   } catch (const DataError&) {
     if (begun.empty()) throw;
+    return "";
   }
 }
 
@@ -401,7 +394,8 @@ Config common_config(const TrainSummary& run, const Tables& tables) {
 ComparisonPlan plan_comparison(const CompareRequest& request) {
   Config config = load_config(request.config, request.overrides, nullptr, *request.tables);
   check_can_be_written(config);
-  settle_comparison(folder_of(request, config), config);
+  settle_by_first(config, request.world,
+                  [&] { return settle_comparison(folder_of(request, config), config); });
   const std::string devices = request.devices.empty() ? default_devices() : request.devices;
   ComparisonPlan plan;
   plan.layout = make_rank_layout(request.world, parse_devices(devices));

@@ -71,14 +71,6 @@ void flip_columns(int height, int width, std::size_t channels, Value* pixels) {
   }
 }
 
-void flip_columns(Image& image) {
-  with_values(image, [&](auto& values) {
-    const auto channels = static_cast<std::size_t>(image.channels);
-    if (channels == 3) return flip_columns<3>(image.height, image.width, 3, values.data());
-    flip_columns<0>(image.height, image.width, channels, values.data());
-  });
-}
-
 /// One number for each channel.
 std::vector<float> for_channels(std::vector<float> values, std::size_t channels) {
   values.resize(channels, values.empty() ? 0 : values.front());
@@ -86,6 +78,14 @@ std::vector<float> for_channels(std::vector<float> values, std::size_t channels)
 }
 
 }  // namespace
+
+void flip_columns(Image& image) {
+  with_values(image, [&](auto& values) {
+    const auto channels = static_cast<std::size_t>(image.channels);
+    if (channels == 3) return flip_columns<3>(image.height, image.width, 3, values.data());
+    flip_columns<0>(image.height, image.width, channels, values.data());
+  });
+}
 
 void expose(const ExposureOptions& options, std::uint64_t seed, Split split, std::int64_t index,
             Image& image) {

@@ -19,6 +19,9 @@ namespace lockstep {
 void expose(const ExposureOptions& options, std::uint64_t seed, Split split, std::int64_t index,
             Image& image);
 
+/// Mirrors it, left to right.
+void flip_columns(Image& image);
+
 /// Turns 8-bit values into (x/255 - mean) / std, others into (x - mean) / std; leaves an image as
 /// it is that its own numbers have normalised. What is not there becomes 0. Immutable, so safe from
 /// several threads.

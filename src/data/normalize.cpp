@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "data/for_each_sample.h"
-#include "io/image_io.h"
 #include "io/raw_pixels.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
@@ -115,7 +114,8 @@ void normalize_by_moments(const std::string& name, Image& image) {
 void normalize_by_percentiles(const std::vector<float>& percents, const std::string& name,
                               Image& image) {
   std::vector<Scale> scales;
-  for (const std::vector<float>& of_channel : percentiles_of(image, percents)) {
+  for (int channel = 0; channel < image.channels; ++channel) {
+    const std::vector<float> of_channel = percentiles_of(image, channel, percents);
     if (std::isnan(of_channel[0])) throw no_pixels(name);
     const float width = of_channel[1] - of_channel[0];
     scales.push_back({of_channel[0], width > 0 ? 1 / width : 0});
@@ -225,33 +225,6 @@ std::vector<PixelMoments> moments_of(const Image& image) {
         moments.push_back(moments_of_channel(values, c, channels));
       return moments;
     }
-  });
-}
-
-std::vector<std::vector<float>> percentiles_of(const Image& image,
-                                               std::span<const float> percents) {
-  return with_values(image, [&](const auto& values) {
-    std::vector<std::vector<float>> found;
-    const auto channels = static_cast<std::size_t>(image.channels);
-    for (std::size_t c = 0; c < channels; ++c) {
-      std::vector<float> there;
-      for (std::size_t i = c; i < values.size(); i += channels) {
-        const auto value = static_cast<float>(values[i]);
-        if (!std::isnan(value)) there.push_back(value);
-      }
-      std::vector<float>& of_channel = found.emplace_back();
-      for (const float percent : percents) {
-        const double share = static_cast<double>(percent) / 100 * static_cast<double>(there.size());
-        const auto place = std::max<std::ptrdiff_t>(std::llround(std::ceil(share)) - 1, 0);
-        if (there.empty()) {
-          of_channel.push_back(std::numeric_limits<float>::quiet_NaN());
-          continue;
-        }
-        std::nth_element(there.begin(), there.begin() + place, there.end());
-        of_channel.push_back(there[static_cast<std::size_t>(place)]);
-      }
-    }
-    return found;
   });
 }
 

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "io/image_io.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/io/image.h"
 
@@ -26,10 +26,6 @@ struct PixelMoments {
 /// [channel] as the file has the values.
 std::vector<PixelMoments> moments_of(const Image& image);
 
-/// Of each channel the values below which, or at which, at least `percent` percent of all lie: the
-/// smallest such one. NaN where no value is there. `percents` are in 0..100.
-std::vector<std::vector<float>> percentiles_of(const Image& image, std::span<const float> percents);
-
 /// What is wrong with two images of a set that are of different types.
 std::string several_types(const std::string& a, PixelType of_a, const std::string& b,
                           PixelType of_b);
@@ -38,7 +34,7 @@ std::string several_types(const std::string& a, PixelType of_a, const std::strin
 bool normalizes_by_image(const DataOptions& options);
 
 /// The rule by which the files of these options are read.
-struct ImageRule image_rule(const DataOptions& options);
+ImageRule image_rule(const DataOptions& options);
 
 /// Makes the image that `name` calls what the loaders and the network take: checks its type and
 /// channels and, where images are normalised by their own numbers, does that: it is floats then.

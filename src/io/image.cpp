@@ -1,9 +1,11 @@
 #include "lockstep/io/image.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 
+#include "io/raw_pixels.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -22,22 +24,10 @@ struct DisplayRange {
   float low = 0, high = 1;
 };
 
-template <typename Value>
-DisplayRange range_of(const std::vector<Value>& values, std::size_t channel, std::size_t channels) {
-  std::vector<float> there;
-  there.reserve(values.size() / channels);
-  for (std::size_t i = channel; i < values.size(); i += channels) {
-    const auto value = static_cast<float>(values[i]);
-    if (std::isfinite(value)) there.push_back(value);
-  }
-  if (there.empty()) return {};
-  constexpr double kLow = 0.02, kHigh = 0.98;
-  const auto at = [&](double share) {
-    const auto place = static_cast<std::ptrdiff_t>(share * static_cast<double>(there.size() - 1));
-    std::nth_element(there.begin(), there.begin() + place, there.end());
-    return there[static_cast<std::size_t>(place)];
-  };
-  return {at(kLow), at(kHigh)};
+DisplayRange range_of(const Image& image, int channel) {
+  constexpr std::array kPercents{2.0F, 98.0F};
+  const std::vector<float> ends = percentiles_of(image, channel, kPercents);
+  return std::isnan(ends[0]) ? DisplayRange{} : DisplayRange{ends[0], ends[1]};
 }
 
 std::uint8_t to_byte(float value, const DisplayRange& range) {
@@ -67,9 +57,10 @@ Image picture_of(const Image& image, std::span<const int> display) {
   with_values(image, [&](const auto& values) {
     picture.pixels.resize(values.size() / stride * 3);
     for (std::size_t c = 0; c < 3; ++c) {
-      const auto from = static_cast<std::size_t>(channels[channels.size() == 1 ? 0 : c]);
+      const int channel = channels[channels.size() == 1 ? 0 : c];
+      const auto from = static_cast<std::size_t>(channel);
       const DisplayRange range =
-          image.pixels.empty() ? range_of(values, from, stride) : DisplayRange{0, 255};
+          image.pixels.empty() ? range_of(image, channel) : DisplayRange{0, 255};
       for (std::size_t i = 0; i < values.size() / stride; ++i)
         picture.pixels[3 * i + c] = to_byte(static_cast<float>(values[i * stride + from]), range);
     }

@@ -126,6 +126,18 @@ std::vector<int> first_channels(int count) {
   return channels;
 }
 
+template <typename Value>
+void append_values(std::vector<Value>& values, std::size_t channels,
+                   const std::vector<Value>& others, std::size_t more) {
+  std::vector<Value> all;
+  all.reserve(values.size() + others.size());
+  for (std::size_t i = 0; i < values.size() / channels; ++i) {
+    all.insert(all.end(), &values[i * channels], &values[i * channels] + channels);
+    all.insert(all.end(), &others[i * more], &others[i * more] + more);
+  }
+  values = std::move(all);
+}
+
 std::string counted(int count, const char* what) {
   return concat(count, " ", what, count == 1 ? "" : "s");
 }
@@ -255,21 +267,25 @@ void make_floats(Image& image) {
   });
 }
 
-namespace {
-
-template <typename Value>
-void append_values(std::vector<Value>& values, std::size_t channels,
-                   const std::vector<Value>& others, std::size_t more) {
-  std::vector<Value> all;
-  all.reserve(values.size() + others.size());
-  for (std::size_t i = 0; i < values.size() / channels; ++i) {
-    all.insert(all.end(), &values[i * channels], &values[i * channels] + channels);
-    all.insert(all.end(), &others[i * more], &others[i * more] + more);
+std::vector<float> percentiles_of(const Image& image, int channel,
+                                  std::span<const float> percents) {
+  std::vector<float> there;
+  with_values(image, [&](const auto& values) {
+    const auto channels = static_cast<std::size_t>(image.channels);
+    for (auto i = static_cast<std::size_t>(channel); i < values.size(); i += channels) {
+      const auto value = static_cast<float>(values[i]);
+      if (std::isfinite(value)) there.push_back(value);
+    }
+  });
+  std::vector<float> found(percents.size(), std::numeric_limits<float>::quiet_NaN());
+  for (std::size_t i = 0; i < found.size() && !there.empty(); ++i) {
+    const double share = static_cast<double>(percents[i]) / 100 * static_cast<double>(there.size());
+    const auto place = std::max<std::ptrdiff_t>(std::llround(std::ceil(share)) - 1, 0);
+    std::nth_element(there.begin(), there.begin() + place, there.end());
+    found[i] = there[static_cast<std::size_t>(place)];
   }
-  values = std::move(all);
+  return found;
 }
-
-}  // namespace
 
 void append_channels(Image&& part, const std::string& name, Image& image) {
   const Size size{image.height, image.width}, own{part.height, part.width};

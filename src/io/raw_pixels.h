@@ -58,6 +58,10 @@ void take_channels(const std::vector<int>& channels, Image& image);
 /// Has its values as floats, of whatever type they are.
 void make_floats(Image& image);
 
+/// The channel's values below which, or at which, at least `percent` percent of all lie that are
+/// there and finite: the smallest such ones. NaN without any. `percents` are in 0..100.
+std::vector<float> percentiles_of(const Image& image, int channel, std::span<const float> percents);
+
 /// Adds the channels of `part`, which is of the file `name`, to those of `image`. Throws DataError
 /// where they differ in size or type.
 void append_channels(Image&& part, const std::string& name, Image& image);

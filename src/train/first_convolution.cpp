@@ -33,12 +33,16 @@ HostTensor spread(const HostTensor& weight, int channels) {
 
 }  // namespace
 
-std::vector<std::string> spread_first_convolution(int channels, TensorMap& weights) {
+std::vector<std::string> spread_first_convolution(int channels, const TensorMap& network,
+                                                  TensorMap& weights) {
   std::vector<std::string> said;
   if (channels == kColors) return said;
   for (auto& [name, tensor] : weights) {
     const bool of_rgb = tensor.shape.size() == 4 && tensor.shape[1] == kColors;
     if (!of_rgb || float_bytes(tensor.dtype) == 0) continue;
+    // A network's inner convolution may have three channels, too.
+    const auto own = network.find(name);
+    if (own != network.end() && own->second.shape.at(1) != channels) continue;
     tensor = spread(tensor, channels);
     said.push_back(concat(name, ": ", kColors, " channels in the file, ", channels,
                           " here: their sum is spread over all"));

@@ -8,9 +8,11 @@
 
 namespace lockstep {
 
-/// Of every weight [out, 3, height, width] makes one of `channels` input channels: each gets the
-/// sum over the three divided by the number of channels, so that an image of equal channels gives
-/// what a gray one gave. Returns a sentence for each that was changed; with 3 channels none is.
-std::vector<std::string> spread_first_convolution(int channels, TensorMap& weights);
+/// Makes every weight [out, 3, height, width] of `weights` one of `channels` input channels where
+/// the network's weight of that name has so many, or where it has none: each channel gets the sum
+/// over the three divided by their number, so that an image of equal channels gives what a gray one
+/// gave. Returns a sentence for each that was changed; with 3 channels none is.
+std::vector<std::string> spread_first_convolution(int channels, const TensorMap& network,
+                                                  TensorMap& weights);
 
 }  // namespace lockstep

@@ -519,10 +519,6 @@ TrainSummary Trainer::summarize(TrainStatus status) {
   return summary;
 }
 
-}  // namespace
-
-namespace {
-
 /// The folder of the run that goes on, where one does.
 std::filesystem::path begun_run(const TrainRequest& request) {
   if (!request.output.empty() || !request.resume) return request.output;
@@ -534,7 +530,9 @@ std::filesystem::path begun_run(const TrainRequest& request) {
 
 TrainSummary train(const TrainRequest& request) {
   TrainRequest settled = request;
-  const std::string said = settle_data(settled.config, begun_run(request));
+  Config& config = settled.config;
+  const std::string said = settle_by_first(config, request.world,
+                                           [&] { return settle_data(config, begun_run(request)); });
   if (!said.empty()) settled.notes.push_back(said);
   return Trainer(settled).run();
 }

@@ -122,7 +122,8 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
 ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file,
                              const Config& config, std::vector<std::string>* notes) {
   TensorMap tensors = select_prefix(read_weights(file).tensors, config.model.weights_prefix);
-  std::vector<std::string> spread = spread_first_convolution(config.data.channels, tensors);
+  std::vector<std::string> spread =
+      spread_first_convolution(config.data.channels, replicas.state_dict(), tensors);
   if (notes != nullptr) *notes = std::move(spread);
   const ImportSummary summary =
       load_from(file, [&] { return replicas.load_state_dict(tensors, false); });

@@ -33,6 +33,8 @@ struct WithFile {
   WithFile& operator=(const WithFile&) = delete;
 };
 
+bool is_timed(const std::string& line) { return line.find("not timed") == std::string::npos; }
+
 TEST_CASE("an engine's name says which one it is") {
   using Knobs = std::vector<EngineChoice::Knob>;
   for (const WeightOrder order : {WeightOrder::kOutInTaps, WeightOrder::kOutTapsIn}) {
@@ -125,11 +127,8 @@ TEST_CASE("images of other sizes to evaluate are computed without a clock, and k
     return line.find("rejected for workspace") != std::string::npos;
   });
   REQUIRE(lines.size() == 6);
-  const auto is_timed = [](const std::string& line) {
-    return line.find("not timed") == std::string::npos;
-  };
-  CHECK(std::count_if(lines.begin(), lines.end(), is_timed) ==
-        2);  // both passes of the trained size
+  // Both passes of the trained size.
+  CHECK(std::count_if(lines.begin(), lines.end(), is_timed) == 2);
   CHECK(read_json(folder.path() / "choices.json")["choices"].front().size() == 2);
 }
 
@@ -155,7 +154,7 @@ TEST_CASE("a problem that an evaluation met first is timed when a training meets
     convolutions.prepare_conv2d(g, {2, 37, 37, 4}, DType::kFloat32, training, false);
     for (const std::string& line : convolutions.conv2d_algorithms()) {
       if (line.find("rejected for") != std::string::npos) continue;
-      CHECK((line.find("not timed") == std::string::npos) == training);
+      CHECK(is_timed(line) == training);
     }
   }
 }
@@ -175,9 +174,7 @@ TEST_CASE("plans of old sizes go, those of the training stay") {
     return line.find("bytes of workspace") == std::string::npos;
   });
   CHECK(lines.size() == 2 + 512 + 1098 - 1024);
-  CHECK(std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
-          return line.find("not timed") == std::string::npos;
-        }) == 2);
+  CHECK(std::count_if(lines.begin(), lines.end(), is_timed) == 2);
 }
 
 TEST_CASE("a report names what was rejected for its workspace") {

@@ -44,7 +44,7 @@ def test_images_that_are_alike_need_nothing_and_those_with_means_of_their_own_do
     assert apart.by_images[0].worst.ratio > 100 * alike.by_images[0].worst.ratio
     assert apart.by_images[0].logit_disparity > 10 * alike.by_images[0].logit_disparity
     shown = apart._repr_html_()
-    assert f"<p>{apart.verdicts()[0]}</p>" in shown and shown.count("<tr>") == 4 and "<th>variance missed</th>" in shown
+    assert f"<p>{apart.verdicts()[0]}</p>" in shown and shown.count("<tr>") == 4 and '<th scope="col">variance missed</th>' in shown
     assert lens(make(), [shifted(32, 32)], images_per_device=(4,), global_batch=4, weights="pretrained"
                 ).verdict(4) == "not needed"
 

@@ -16,9 +16,9 @@ TEST_CASE("weights of RGB are spread over other channels") {
   std::memcpy(weight.data.data(), rgb.data(), weight.data.size());
   const HostTensor square{"F32", {1, 4, 1, 1}, std::vector<std::byte>(16)};
   TensorMap weights{{"conv1.weight", weight}, {"conv2.weight", square}};
-  CHECK(spread_first_convolution(3, weights).empty());
+  CHECK(spread_first_convolution(3, {}, weights).empty());
   CHECK(weights.at("conv1.weight") == weight);
-  const std::vector<std::string> said = spread_first_convolution(2, weights);
+  const std::vector<std::string> said = spread_first_convolution(2, {}, weights);
   REQUIRE(said.size() == 1);
   CHECK(said[0].find("conv1.weight: 3 channels in the file, 2 here") == 0);
   const HostTensor& spread = weights.at("conv1.weight");
@@ -27,6 +27,18 @@ TEST_CASE("weights of RGB are spread over other channels") {
   std::memcpy(values.data(), spread.data.data(), spread.data.size());
   CHECK(values == std::vector<float>{3, 3, 45, 45});
   CHECK(weights.at("conv2.weight") == square);
+}
+
+TEST_CASE("inner convolutions of three channels stay as they are") {
+  const HostTensor rgb{"F32", {1, 3, 1, 1}, std::vector<std::byte>(12)};
+  const HostTensor gray{"F32", {1, 1, 1, 1}, std::vector<std::byte>(4)};
+  TensorMap weights{{"first.weight", rgb}, {"inner.weight", rgb}};
+  const TensorMap network{{"first.weight", gray}, {"inner.weight", rgb}};
+  const std::vector<std::string> said = spread_first_convolution(1, network, weights);
+  REQUIRE(said.size() == 1);
+  CHECK(said[0].find("first.weight: ") == 0);
+  CHECK(weights.at("first.weight") == gray);
+  CHECK(weights.at("inner.weight") == rgb);
 }
 
 }  // namespace

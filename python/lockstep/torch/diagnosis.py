@@ -71,11 +71,7 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdicts, and the table."""
-        from html import escape
-        head = "".join(f"<th>{escape(name)}</th>" for name in EFFECTS)
-        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.effects())
-        said = "".join(f"<p>{escape(line)}</p>" for line in [*self.notes(), *self.verdicts()])
-        return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        return "".join(f"<p>{escape(line)}</p>" for line in [*self.notes(), *self.verdicts()]) + table(EFFECTS, self.effects())
 
     @property
     def shares_statistics(self) -> bool:

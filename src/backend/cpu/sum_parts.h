@@ -39,7 +39,11 @@ inline void sum_parts(std::span<const float* const> parts, std::span<const int> 
       parts.size(), joins_of,
       [&](std::size_t part, std::size_t sum, bool first) {
         const float* values = parts[part] + begin;
-        first ? void(std::copy_n(values, count, sums[sum])) : add_values(values, count, sums[sum]);
+        if (first) {
+          std::copy_n(values, count, sums[sum]);
+        } else {
+          add_values(values, count, sums[sum]);
+        }
       },
       [&](std::size_t sum) { add_values(sums[sum + 1], count, sums[sum]); });
 }

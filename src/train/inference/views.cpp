@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "data/augment.h"
 #include "data/resize.h"
 #include "lockstep/core/check.h"
 
@@ -41,19 +42,6 @@ std::vector<double> parse_scales(const std::string& text) {
     begin = end + 1;
   }
   return scales;
-}
-
-void mirror(Image& image) {
-  const auto width = static_cast<std::size_t>(image.width);
-  const auto channels = static_cast<std::size_t>(image.channels);
-  with_values(image, [&](auto& values) {
-    for (int y = 0; y < image.height; ++y) {
-      auto* left = values.data() + static_cast<std::size_t>(y) * width * channels;
-      auto* right = left + (width - 1) * channels;
-      for (; left < right; left += channels, right -= channels)
-        std::swap_ranges(left, left + channels, right);
-    }
-  });
 }
 
 }  // namespace
@@ -98,7 +86,7 @@ View Views::view(const Image& image, std::size_t scale) const {
   view.images.resize(static_cast<std::size_t>(view.shape.elements()));
   normalizer_.apply(shown, padded, view.images.data());
   if (augmentation_.flip) {
-    mirror(shown);
+    flip_columns(shown);
     normalizer_.apply(shown, padded, view.images.data() + view.images.size() / 2);
   }
   return view;
