@@ -102,7 +102,8 @@ void print_weights(const std::vector<double>& weights) {
   std::string list;
   for (const double weight : weights)
     list += (list.empty() ? "" : ", ") + fmt::format("{:.3f}", weight);
-  fmt::print("weights of the classes, for [loss]:\nclass_weight = [{}]\n\n", list);
+  fmt::print("weights of the classes, for [loss], or class_weight = \"balanced\":\n");
+  fmt::print("class_weight = [{}]\n\n", list);
 }
 
 void print(const DataReport& report) {

@@ -139,7 +139,7 @@ PlannedRun make_run(const CompareRequest& request, const ComparisonPlan& plan, c
   TrainRequest run;
   run.config = load_config(request.config, run_overrides(request, cell, seed), &run.warnings,
                            *request.tables);
-  take_normalization(common.data, run.config.data);
+  take_settled(common, run.config);
   run.devices = cell.on_one_device ? single_device(parse_devices(devices).front()) : devices;
   run.output = run_folder_of(plan.folder, cell.cell, seed);
   run.console = request.console;

@@ -298,18 +298,12 @@ void ConfigReader::check_classes() {
 
 void ConfigReader::check_class_weights(const std::string& section, const LossOptions& options) {
   const auto classes = static_cast<std::size_t>(config_.data.num_classes);
-  const auto check = [&](const char* name, const std::vector<float>& weights) {
+  with_class_weights(options, [&](const char* name, const ClassWeights& weights) {
     if (weights.empty() || classes == 0 || weights.size() == classes) return;
     const std::string key = section + "." + name;
     error(key,
           fmt::format("{} has {} weights, but there are {} classes", key, weights.size(), classes));
-  };
-  std::visit(
-      [&](const auto& loss) {
-        if constexpr (requires { loss.class_weight; }) check("class_weight", loss.class_weight);
-        if constexpr (requires { loss.alpha; }) check("alpha", loss.alpha);
-      },
-      options.loss);
+  });
 }
 
 void ConfigReader::check_loss_count() {

@@ -310,6 +310,17 @@ struct LossOptions {
   }
 };
 
+/// Calls `use(name, weights)` for what a loss has of class weights, `name` being the option's.
+template <typename Options, typename Use>
+void with_class_weights(Options& options, Use use) {
+  std::visit(
+      [&](auto& loss) {
+        if constexpr (requires { loss.class_weight; }) use("class_weight", loss.class_weight);
+        if constexpr (requires { loss.alpha; }) use("alpha", loss.alpha);
+      },
+      options.loss);
+}
+
 struct OptimOptions {
   Optimizer optimizer;
   std::int64_t lr_reference_batch = 0;  // 0: lr as it is; else it is for this global batch

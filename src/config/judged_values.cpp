@@ -93,9 +93,8 @@ void judge_augmentation(const DataOptions& data, Judged& judged) {
 
 // --- losses ---
 
-void judge_class_weights(const std::string& key, const std::vector<float>& weights,
-                         Judged& judged) {
-  if (weights.empty()) return;
+void judge_class_weights(const std::string& key, const ClassWeights& weights, Judged& judged) {
+  if (weights.empty() || weights.balanced) return;
   const float most = *std::max_element(weights.begin(), weights.end());
   if (most == 0) {
     refuse(judged, key, fmt::format("{} is 0 for every class: nothing is learnt", key),
@@ -115,14 +114,9 @@ void judge_class_weights(const std::string& key, const std::vector<float>& weigh
 void judge_losses(const Config& config, Judged& judged) {
   for (std::size_t i = 0; i < config.losses.size(); ++i) {
     const std::string section = section_in_list("loss", i, config.losses.size());
-    std::visit(
-        [&](const auto& loss) {
-          if constexpr (requires { loss.class_weight; })
-            judge_class_weights(section + ".class_weight", loss.class_weight, judged);
-          if constexpr (requires { loss.alpha; })
-            judge_class_weights(section + ".alpha", loss.alpha, judged);
-        },
-        config.losses[i].loss);
+    with_class_weights(config.losses[i], [&](const char* name, const ClassWeights& weights) {
+      judge_class_weights(section + "." + name, weights, judged);
+    });
   }
 }
 

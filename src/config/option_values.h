@@ -24,6 +24,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/options.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/nn/loss.h"
 
 namespace lockstep {
 
@@ -234,6 +235,36 @@ struct Codec<std::vector<T>> {
   }
   static std::string write(const std::vector<T>& field, const Option&) {
     return field.empty() ? "" : fmt::format("[{}]", fmt::join(field, ", "));
+  }
+};
+
+/// The numbers that "balanced" stands for follow the word once they are measured.
+template <>
+struct Codec<ClassWeights> {
+  using Numbers = Codec<std::vector<float>>;
+  static constexpr const char* kBalanced = "balanced";
+
+  static std::string expects(const Option& option) {
+    return concat(Numbers::expects(option), ", or ", quoted(kBalanced));
+  }
+  static bool parse(const toml::node& node, ClassWeights& field, const Option& option) {
+    const toml::array* list = node.as_array();
+    const toml::node& first = list != nullptr && !list->empty() ? list->front() : node;
+    const bool balanced = first.value_or(std::string()) == kBalanced;
+    std::vector<float> numbers;
+    if (list != nullptr) {
+      toml::array rest = *list;
+      if (balanced) rest.erase(rest.begin());
+      if (!Numbers::parse(rest, numbers, option)) return false;
+    }
+    field = std::move(numbers);
+    field.balanced = balanced;
+    return list != nullptr || balanced;
+  }
+  static std::string write(const ClassWeights& field, const Option& option) {
+    if (!field.balanced) return Numbers::write(field, option);
+    if (field.empty()) return quoted(kBalanced);
+    return fmt::format("[{}, {}]", quoted(kBalanced), fmt::join(field, ", "));
   }
 };
 

@@ -321,6 +321,11 @@ SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Sp
 }
 
 std::vector<std::int64_t> sample_evenly(const Dataset& dataset, std::int64_t count) {
+  if (count == 0) {
+    std::vector<std::int64_t> all(at(dataset.size()));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
   const Size size = dataset.image_size(0);
   const std::int64_t pixels = std::int64_t{size.height} * size.width;
   count = std::clamp<std::int64_t>(kMostPixels / std::max<std::int64_t>(pixels, 1), 1, count);
@@ -472,10 +477,11 @@ std::vector<std::string> repetition_warnings(const Dataset& train, const Dataset
 std::vector<double> median_frequency_weights(const SplitReport& split) {
   std::vector<double> weights(split.class_labels.size(), 0);
   std::vector<double> frequencies;
+  const bool one_label_each = split.labels + split.ignored <= split.examined;
   for (std::size_t c = 0; c < weights.size(); ++c) {
     if (split.class_labels[c] == 0) continue;
-    weights[c] =
-        static_cast<double>(split.class_labels[c]) / static_cast<double>(split.beside_class[c]);
+    const std::int64_t among = one_label_each ? split.labels : split.beside_class[c];
+    weights[c] = static_cast<double>(split.class_labels[c]) / static_cast<double>(among);
     frequencies.push_back(weights[c]);
   }
   if (frequencies.empty()) return weights;

@@ -48,7 +48,7 @@ SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Sp
                           std::span<const std::int64_t> samples, int workers);
 
 /// About `count` samples evenly over the data set, fewer where images are large; all when it has
-/// no more.
+/// no more, and with a count of 0.
 std::vector<std::int64_t> sample_evenly(const Dataset& dataset, std::int64_t count);
 
 /// What is likely to be a mistake, a sentence with its remedy each: black-and-white masks, classes
@@ -77,7 +77,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> find_duplicates(const Dataset
 
 /// Median frequency balancing (Eigen and Fergus, ICCV 2015, section 6.3.2): the median of the
 /// classes' frequencies over a class's own, its labels among those of the images that it occurs
-/// in. 0 for a class that never occurs.
+/// in. Where a sample has one label, its labels among all. 0 for a class that never occurs.
 std::vector<double> median_frequency_weights(const SplitReport& split);
 
 }  // namespace lockstep

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "config/judged_values.h"
@@ -12,6 +11,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "step/check_declared.h"
+#include "train/settled_data.h"
 #include "train/training.h"
 
 namespace lockstep {
@@ -19,10 +19,7 @@ namespace {
 
 SplitReport examine(const Dataset& dataset, const DataOptions& options, Split split,
                     std::int64_t count) {
-  std::vector<std::int64_t> samples(static_cast<std::size_t>(dataset.size()));
-  std::iota(samples.begin(), samples.end(), 0);
-  if (count > 0) samples = sample_evenly(dataset, count);
-  return examine_split(dataset, options, split, samples, options.workers);
+  return examine_split(dataset, options, split, sample_evenly(dataset, count), options.workers);
 }
 
 void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
@@ -148,7 +145,9 @@ DataReport check_data(const Config& config, const std::vector<Device>& devices,
   for (const SplitReport* split : {&report.train, &report.val})
     append(report.warnings, data_warnings(*split, report.options));
   warn_of_duplicates(report);
-  find_refusal(config, devices, *train, report);
+  Config weighted = config;
+  fill_balanced({report.weights.begin(), report.weights.end()}, weighted);
+  find_refusal(weighted, devices, *train, report);
   refuse_mixed_types(report);
   return report;
 }

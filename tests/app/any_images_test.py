@@ -111,6 +111,30 @@ def check_a_run(config, place):
         (place / folder / "train" / f"99.{suffix}").unlink()
 
 
+def balanced_weights():
+    """Median frequency: each class is in every image, so that its frequency is its share of all labels."""
+    ones = sum(label(number, y, x) for number in range(8) for y in range(SIDE) for x in range(SIDE)) / (8 * SIDE * SIDE)
+    return [0.5 / (1 - ones), 0.5 / ones]
+
+
+def check_balanced(config, place):
+    """What is measured is what a person would write, and stays."""
+    def train(name, weights, *more):
+        lockstep("train", config, "-d", "cpu:2", "-o", place / name, *overrides([*TRAINING, f"loss.class_weight={weights}"]), *more)
+        written = tomllib.loads((place / name / "config.toml").read_text())["loss"]["class_weight"]
+        return written, (place / name / "ckpt/last.safetensors").read_bytes()[-4096:]
+    written, weights = train("balanced", "balanced")
+    check(written[0] == "balanced" and all(abs(a - b) < 1e-6 for a, b in zip(written[1:], balanced_weights(), strict=True)), f"{written}")
+    check(train("listed", written[1:])[1] == weights, "balanced weights train otherwise than the same in a list")
+    check(train("even", [1, 1])[1] != weights, "balanced weights change nothing")
+    (place / "masks/train/0.png").write_bytes((place / "masks/train/1.png").read_bytes())
+    check(train("balanced", "balanced", "--resume", "-s", "run.max_iters=6")[0] == written, "resuming measured the weights again")
+    mask(place / "masks/train/0.png", 0)
+    lockstep("compare", config, "--modes", "local", "--seeds", 1, "-d", "cpu:2", "-o", place / "one", *overrides([*TRAINING, "loss.class_weight=balanced"]))
+    of_cell = tomllib.loads((place / "one/local-s0/config.toml").read_text())["loss"]["class_weight"]
+    check(of_cell == written, f"a comparison's run has {of_cell}")
+
+
 def check_others(config, place):
     lockstep("compare", config, "--modes", "local,instance", "--seeds", 1, "-d", "cpu:2", "-o", place / "both", *overrides(TRAINING))
     check((place / "both/report.html").exists(), "there is no report of the comparison")
@@ -128,6 +152,7 @@ def main():
         config = make_set(place)
         check_the_data(config)
         check_a_run(config, place)
+        check_balanced(config, place)
         check_others(config, place)
     if failures:
         sys.exit(f"{len(failures)} failures")

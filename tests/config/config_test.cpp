@@ -277,6 +277,25 @@ TEST_CASE("values that no person can mean are errors, with the remedy") {
   CHECK(error_of(kStreets, {"loss.class_weight=[0,0,0,0,0,0,0,0,0,0,1]"}).empty());
 }
 
+TEST_CASE("balanced class weights are a word, and the numbers that it stood for behind it") {
+  const auto weights = [](const Config& config) {
+    return std::get<CrossEntropyLoss>(config.losses[0].loss).class_weight;
+  };
+  Config config = config_from(kStreets, {"loss.class_weight=balanced"});
+  CHECK(weights(config).balanced);
+  CHECK(weights(config).empty());
+  check_contains(to_toml(config), "class_weight = \"balanced\"");
+  std::get<CrossEntropyLoss>(config.losses[0].loss)
+      .class_weight.assign({0.1F, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1e9F});
+  const Config measured = config_from(to_toml(config));
+  CHECK(weights(measured).balanced);
+  CHECK(weights(measured).front() == 0.1F);
+  CHECK(weights(measured).size() == 11);
+  CHECK_FALSE(weights(config_from(kStreets)).balanced);
+  check_contains(error_of(kStreets, {"loss.class_weight=[\"balanced\", 1]"}), "has 1 weights");
+  check_contains(error_of(kStreets, {"loss.class_weight=[1, \"balanced\"]"}), "or \"balanced\"");
+}
+
 TEST_CASE("values that hardly anybody means are warned of, with the remedy") {
   struct Case {
     std::vector<std::string> overrides;

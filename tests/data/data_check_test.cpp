@@ -111,6 +111,13 @@ TEST_CASE("classes are weighted by the median frequency over their own") {
   CHECK(weights[2] == 0);
 }
 
+TEST_CASE("classes of images are weighted by the median frequency over all images") {
+  const Listed dataset({{0, {0}}, {0, {1}}, {0, {0}}, {0, {0}}, {0, {255}}, {0, {}}});
+  const std::vector<double> weights =
+      median_frequency_weights(examine(dataset, options_with_classes(3)));
+  CHECK(weights == std::vector<double>{0.5 / 0.75, 0.5 / 0.25, 0});
+}
+
 TEST_CASE("masks of only 0 and 255 are warned of, with the remedy") {
   const Listed dataset({{0, {0, 255, 0, 255}}, {0, {0, 0}}});
   const DataOptions options = options_with_classes(2);

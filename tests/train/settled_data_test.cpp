@@ -32,6 +32,26 @@ TEST_CASE("process 0 says how the images of all processes are normalised") {
   CHECK(settled == 1);
 }
 
+TEST_CASE("process 0 says the balanced weights of all processes, and of all losses") {
+  test::run_world(2, [](World& world) {
+    Config config;
+    config.losses.resize(2);
+    ClassWeights balanced;
+    balanced.balanced = true;
+    config.losses[0].loss = FocalLoss{.alpha = balanced};
+    config.losses[1].loss = CrossEntropyLoss{.class_weight = {3, 1}};
+    settle_by_first(config, world, [&] {
+      fill_balanced({0.5F, 1 / 3.0F}, config);
+      return std::string();
+    });
+    const auto& measured = std::get<FocalLoss>(config.losses[0].loss).alpha;
+    CHECK(measured == std::vector<float>{0.5F, 1 / 3.0F});
+    CHECK(measured.balanced);
+    CHECK(std::get<CrossEntropyLoss>(config.losses[1].loss).class_weight ==
+          std::vector<float>{3, 1});
+  });
+}
+
 TEST_CASE("what is not settled stays so in all processes") {
   test::run_world(2, [](World& world) {
     Config config;

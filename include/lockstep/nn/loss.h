@@ -9,6 +9,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,19 +20,31 @@
 
 namespace lockstep {
 
+/// What the labels of each class count in a loss, [classes]; empty: 1 each.
+struct ClassWeights : std::vector<float> {
+  ClassWeights() = default;
+  ClassWeights(std::vector<float> weights) : std::vector<float>(std::move(weights)) {}
+  ClassWeights(std::initializer_list<float> weights) : std::vector<float>(weights) {}
+
+  /// They are measured over the training split when a training starts (train/settled_data.h), so
+  /// that rare classes count as much as frequent ones. A loss is not made of those that are not.
+  bool balanced = false;
+};
+
 /// Softmax cross-entropy of logits [N, ..., classes] against a class per position
 /// (Batch::labels): the mean over the valid positions of the whole global batch, weighted by the
 /// classes' weights (torch.nn.CrossEntropyLoss).
 struct CrossEntropyLoss {
   static constexpr const char* kName = "cross_entropy";
-  float weight = 1;                      // of this loss in the sum of all
-  std::vector<float> class_weight = {};  // [classes]; empty: all 1
-  int ignore_index = 255;                // a label that does not count
-  float label_smoothing = 0;             // of the target that all classes share
+  float weight = 1;  // of this loss in the sum of all
+  ClassWeights class_weight = {};
+  int ignore_index = 255;     // a label that does not count
+  float label_smoothing = 0;  // of the target that all classes share
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
-    v("class_weight", class_weight, "one per class", {.in = limits::kNotNegative});
+    v("class_weight", class_weight, "one per class; balanced: by median frequency, measured first",
+      {.in = limits::kNotNegative});
     v("label_smoothing", label_smoothing, "the part of the target that all classes share",
       {.in = limits::kShare, .written = label_smoothing != 0});
   }
@@ -45,13 +58,14 @@ struct FocalLoss {
   static constexpr const char* kName = "focal";
   float weight = 1;
   float gamma = 2;
-  std::vector<float> alpha = {};  // [classes]; empty: all 1
+  ClassWeights alpha = {};
   int ignore_index = 255;
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
     v("gamma", gamma, "focal: 0 is cross-entropy", {.in = limits::kNotNegative});
-    v("alpha", alpha, "focal: one weight per class", {.in = limits::kNotNegative});
+    v("alpha", alpha, "focal: one weight per class; balanced: as class_weight",
+      {.in = limits::kNotNegative});
   }
   std::unique_ptr<LossNode> make_node(const LossSite& site) const;
 };
@@ -65,7 +79,7 @@ struct OhemCrossEntropyLoss {
   float weight = 1;
   float thresh = 0.7F;
   std::int64_t min_kept = 100000;
-  std::vector<float> class_weight = {};  // [classes]; empty: all 1
+  ClassWeights class_weight = {};
   int ignore_index = 255;
 
   template <typename Visitor>
@@ -74,7 +88,8 @@ struct OhemCrossEntropyLoss {
       {.in = limits::kShare});
     v("min_kept", min_kept, "ohem_cross_entropy: the fewest pixels, times the images",
       {.in = limits::kNotNegative});
-    v("class_weight", class_weight, "one per class", {.in = limits::kNotNegative});
+    v("class_weight", class_weight, "one per class; balanced: by median frequency, measured first",
+      {.in = limits::kNotNegative});
   }
   std::unique_ptr<LossNode> make_node(const LossSite& site) const;
 };
@@ -155,6 +170,9 @@ class LossOptionCheck {
 
   template <typename Field>
   void operator()(const char* key, const Field& field, const char*, const Option& option = {}) {
+    if constexpr (requires { field.balanced; }) {
+      if (field.balanced && field.empty()) fail_unmeasured(key);
+    }
     if constexpr (requires { field.begin(); }) {
       for (const auto number : field) check(key, static_cast<double>(number), option.in);
     } else {
@@ -164,6 +182,7 @@ class LossOptionCheck {
 
  private:
   void check(const char* key, double value, const Limits& in) const;
+  [[noreturn]] void fail_unmeasured(const char* key) const;
 
   const char* loss_;
 };

@@ -14,6 +14,12 @@ void LossOptionCheck::check(const char* key, double value, const Limits& in) con
                            in.lo, std::isinf(in.hi) ? "" : concat(" to ", in.hi), ", got ", value));
 }
 
+void LossOptionCheck::fail_unmeasured(const char* key) const {
+  throw ConfigError(concat("the loss ", loss_, " takes numbers for ", key,
+                           ", and its balanced ones are not measured: a training measures them at ",
+                           "its start, and its config.toml has them"));
+}
+
 void Loss::check() const {
   if (!(weight() > 0) || !std::isfinite(weight())) {
     throw ConfigError(concat("the weight of the loss ", name(), " must be positive, is ", weight(),
