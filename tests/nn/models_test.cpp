@@ -3,7 +3,10 @@
 #include "lockstep/nn/models.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <set>
+#include <string>
 
 #include "lockstep/io/weights.h"
 #include "nn/harness.h"
@@ -96,6 +99,47 @@ TEST_CASE("models: the heads' parameters are those that the table names") {
   }
 }
 
+TEST_CASE("models: one logit against 0 trains the network of one channel by its sigmoid") {
+  for (const char* arch : {"unet", "resnet18"}) {
+    CAPTURE(arch);
+    const auto describe = [&](std::int64_t classes) {
+      const Model model =
+          find_architecture(
+              builtin_models(),
+              {.arch = arch, .num_classes = classes, .one_logit = classes == 2, .width = 4})
+              .model;
+      return Describe([model](NetworkBuilder& net, Value* x) {
+        return model(net, x, NormLayer()).front().value;
+      });
+    };
+    TestNetwork two(describe(2), {2, 32, 32, 3}), one(describe(1), {2, 32, 32, 3});
+    const Floats x = random_floats(2 * 32 * 32 * 3, 3);
+    const Floats z = one.step(x, 1).output, logits = two.step(x, 1).output;
+    REQUIRE(logits.size() == 2 * z.size());
+    Floats grad_z, grad_logits;  // of the sum of log(1 + exp(z)), by one logit and by two
+    for (std::size_t i = 0; i < z.size(); ++i) {
+      CHECK(logits[2 * i] == 0);
+      CHECK(logits[2 * i + 1] == z[i]);
+      const float p = 1 / (1 + std::exp(-z[i]));
+      grad_z.push_back(p);
+      grad_logits.insert(grad_logits.end(), {-p, p});
+    }
+    const auto grads = [&x](TestNetwork& net, const Floats& grad) {
+      net.network->zero_grad();
+      upload(*net.backend, net.network->input(), x);
+      net.network->forward({});
+      upload(*net.backend, net.network->output_grad(), grad);
+      net.network->backward({});
+      std::map<std::string, Floats> of_parameters;
+      for (const auto& parameter : net.store.parameters())
+        of_parameters[parameter->name] =
+            download(*net.backend, parameter->grad, parameter->elements);
+      return of_parameters;
+    };
+    CHECK(grads(two, grad_logits) == grads(one, grad_z));
+  }
+}
+
 TEST_CASE("models: what cannot be is an error that says so") {
   const auto make = [](const ModelOptions& options) {
     return find_architecture(builtin_models(), options);
@@ -105,6 +149,8 @@ TEST_CASE("models: what cannot be is an error that says so") {
   CHECK_THROWS_WITH_AS(resnet_options("resnet51"), doctest::Contains("resnet50"), ConfigError);
   CHECK_THROWS_WITH_AS(with_output_stride(resnet_options("resnet18"), 8),
                        doctest::Contains("bottleneck"), ConfigError);
+  CHECK_THROWS_WITH_AS(make({.arch = "unet", .num_classes = 3, .one_logit = true}),
+                       doctest::Contains("two classes apart, and there are 3"), ConfigError);
   for (const char* arch : {"unet", "resnet18"}) {
     CHECK_THROWS_WITH_AS(make({.arch = arch, .num_classes = 4, .aux_head = true}),
                          doctest::Contains("no auxiliary head"), ConfigError);

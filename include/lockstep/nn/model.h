@@ -55,8 +55,9 @@ Model normalize_by_image(Model model);
 struct ModelOptions {
   std::string arch = "unet";
   std::int64_t num_classes = 0;
-  std::int64_t width = 16;         // U-Net: channels of the first stage
-  std::int64_t depth = 4;          // U-Net: stages
+  bool one_logit = false;   // of two classes: one channel and a sigmoid, not two and a softmax
+  std::int64_t width = 16;  // U-Net: channels of the first stage
+  std::int64_t depth = 4;   // U-Net: stages
   std::int64_t resnet_width = 64;  // ResNet: channels of the stem and of layer1
   bool small_images = false;       // ResNet: a stem that does not shrink the image
   // Segmentation networks on a ResNet:
@@ -73,6 +74,9 @@ struct ModelOptions {
     v("arch", arch,
       "unet, fcn_resnet50, deeplabv3_resnet50, pspnet_resnet50 (or 101); classification: resnet18, "
       "34, 50, 101, resnext50_32x4d");
+    v("one_logit", one_logit,
+      "two classes: one channel at the end and a sigmoid, in place of two and a softmax",
+      {.written = one_logit});
     v("width", width, "unet: channels of the first stage", {.in = {.lo = 1, .hi = 4096}});
     v("depth", depth, "unet: stages", {.in = {.lo = 1, .hi = 10}});
     v("resnet_width", resnet_width, "ResNet: channels of the stem and of layer1",

@@ -74,11 +74,41 @@ const ModelTable& builtin_models() {
   return models;
 }
 
+namespace {
+
+/// The model's one logit against one of 0: the softmax of both is the sigmoid of the one, so that
+/// losses, scores and maps of two classes are those of one logit.
+Model with_zero_logit(Model model) {
+  return [model = std::move(model)](NetworkBuilder& net, Value* input, const NormLayer& norm) {
+    Outputs outputs = model(net, input, norm);
+    for (Output& output : outputs) {
+      Value* zero = net.sub(output.value, output.value);
+      output.value = net.concat({zero, output.value});
+    }
+    return outputs;
+  };
+}
+
+Architecture make_with_one_logit(const ModelEntry& entry, ModelOptions options) {
+  // 0: not counted yet.
+  if (options.num_classes != 0 && options.num_classes != 2) {
+    throw ConfigError(concat("model.one_logit tells two classes apart, and there are ",
+                             options.num_classes, "; leave it out"));
+  }
+  options.num_classes = 1;
+  Architecture architecture = entry.make(options);
+  architecture.model = with_zero_logit(std::move(architecture.model));
+  return architecture;
+}
+
+}  // namespace
+
 Architecture find_architecture(const ModelTable& models, const ModelOptions& options) {
   const auto found = std::find_if(models.begin(), models.end(), [&](const ModelEntry& entry) {
     return entry.name == options.arch;
   });
-  if (found != models.end()) return found->make(options);
+  if (found != models.end())
+    return options.one_logit ? make_with_one_logit(*found, options) : found->make(options);
   std::string names;
   for (const ModelEntry& entry : models) names += (names.empty() ? "" : ", ") + entry.name;
   throw ConfigError(concat("there is no model '", options.arch, "'; expected one of: ", names));
