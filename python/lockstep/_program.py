@@ -9,11 +9,10 @@ import sys
 import threading
 from collections import deque
 from pathlib import Path
-from typing import IO, Callable, Deque, List, Match, Optional, Union
+from typing import IO, Callable, Deque, List, Match
 
+from ._progress import Progress, teller
 from .errors import ProgramNotFoundError, error_for
-
-Progress = Union[bool, Callable[[str], None]]
 
 VARIABLE = "LOCKSTEP_PROGRAM"
 _TAIL_LINES = 20
@@ -78,11 +77,11 @@ def run_program(arguments: List[str], progress: Progress, *, keep_stdout: bool) 
         reader.start()
     tail: Deque[str] = deque(maxlen=_TAIL_LINES)
     try:
-        _follow(lines, tail, progress)
+        _follow(lines, tail, teller(progress))
         process.wait()
     except BaseException as error:
         process.send_signal(signal.SIGINT)
-        _follow(lines, tail, False)
+        _follow(lines, tail, teller(False))
         process.wait()
         if not isinstance(error, KeyboardInterrupt):
             raise
@@ -106,23 +105,19 @@ def _is_script(path: Path) -> bool:
         return file.read(2) == b"#!"
 
 
-def _follow(stream: IO[str], tail: Deque[str], progress: Progress) -> None:
+def _follow(stream: IO[str], tail: Deque[str], tell: Callable[[str], None]) -> None:
     for line in stream:
         line = line.rstrip("\n")
         tail.append(line)
-        if callable(progress):
-            progress(line)
-        elif progress:
-            # A notebook shows what goes to stderr as an error.
-            print(line, file=sys.stdout if "ipykernel" in sys.modules else sys.stderr, flush=True)
+        tell(line)
 
 
 def _message(exit_code: int, tail: Deque[str]) -> str:
     """What the program said of its failure, in words of Python: its error, else its last lines."""
     if exit_code == _INTERRUPTED:
         return "stopped; what was done is saved: the same call goes on with a comparison, resume=True with a training"
-    errors = [_in_python(line[len(_ERROR):]) for line in tail if line.startswith(_ERROR)]
-    said: Optional[str] = "\n".join(errors or tail) or None
+    errors = [line[len(_ERROR):] for line in tail if line.startswith(_ERROR)]
+    said = _in_python("\n".join(errors or tail))
     if exit_code < 0:
         ended = f"the program was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
         return f"{ended}; its last lines:\n{said}" if said else ended
@@ -133,11 +128,11 @@ def _in_python(message: str) -> str:
     """Options of the command line as the arguments of train() and compare() that they stand for."""
     def setting(found: Match[str]) -> str:
         value = found.group(2)
-        shown = value if re.fullmatch(r"[-+.\d]+(e[-+]?\d+)?", value) else json.dumps(value)
+        shown = value if re.fullmatch(r'[-+.\d]+(e[-+]?\d+)?|".*"', value) else json.dumps(value)
         return f'settings={{"{found.group(1)}": {shown}}}'
 
     message = re.sub(r"(?<!\S)-s ([\w.]+)=([^\s,;:)]*[^\s,;:).])", setting, message)
     message = re.sub(r"--resume( auto)?(?![-\w])", "resume=True", message)
-    message = re.sub(r"--(modes|seeds|images-per-device|init)(?![-\w])", lambda found: found.group(1).replace("-", "_"), message)
+    message = re.sub(r"--(modes|seeds|images-per-device|init|split|average)(?![-\w])", lambda found: found.group(1).replace("-", "_"), message)
     return re.sub(r"(?<!\S)-([ods])(?![-\w])", lambda found: {"o": "output=", "d": "devices=", "s": "settings="}[found.group(1)],
                   message)

@@ -4,8 +4,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
-from ._program import Progress, run_program
-from .training import Config, PathLike, Settings, common_arguments, config_file
+from ._program import run_program
+from ._progress import Progress
+from .training import Config, PathLike, Settings, common_arguments, config_file, numbers_of_images
 
 
 class Answer(Dict[str, Any]):
@@ -54,11 +55,10 @@ def export(target: PathLike, output: PathLike, *, config: Optional[Config] = Non
     return _ask(["export", kind, str(target), "-o", str(output), *arguments], config, None, settings, False)
 
 
-def diagnose(target: Union[Config, PathLike], *, config: Optional[Config] = None, images_per_device: Optional[Sequence[int]] = None,
+def diagnose(target: Union[Config, PathLike], *, config: Optional[Config] = None, images_per_device: Union[int, Sequence[int], None] = None,
              devices: Optional[str] = None, settings: Optional[Settings] = None, progress: Progress = False) -> Answer:
     """`lockstep diagnose`: which norm a training needs, and how to evaluate it, from a configuration, a run or weights."""
-    numbers = ["--images-per-device", ",".join(map(str, images_per_device))] if images_per_device is not None else []
-    return _ask(["diagnose", target, *numbers], config, devices, settings, progress)
+    return _ask(["diagnose", target, *numbers_of_images(images_per_device)], config, devices, settings, progress)
 
 
 def plan(config: Config, *, steps: Optional[int] = None, devices: Optional[str] = None, settings: Optional[Settings] = None,

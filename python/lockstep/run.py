@@ -168,6 +168,23 @@ class Run:
         axes.set_title(f"{self.mode}, seed {self.seed}, step {int(evaluations['step'][-1])}")
         return axes
 
+    def to_tensorboard(self, folder: Union[str, Path]) -> None:
+        """Writes `scalars` ("train/loss") and `evaluations` ("val/mIoU", and "val by own/mIoU") for TensorBoard.
+
+        Raises MissingPackageError without PyTorch and tensorboard.
+        """
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise missing("tensorboard", "to_tensorboard(), beside PyTorch,") from None
+        with SummaryWriter(str(folder)) as writer:  # type: ignore[no-untyped-call, unused-ignore]
+            for record in [*self.scalars.records(), *self.evaluations.where(averaged=False).records()]:
+                stats = record.get("eval_stats")
+                group = "train" if stats is None else "val" if stats == self.evaluations["eval_stats"][0] else f"val by {stats}"
+                for name, value in record.items():
+                    if name not in ("step", "averaged") and isinstance(value, (np.number, float)):
+                        writer.add_scalar(f"{group}/{name}", value, int(record["step"]))  # type: ignore[no-untyped-call, unused-ignore]
+
     def _logged(self, name: str) -> Table:
         lines = read_json_lines(self.path / name)
         steps = {line["step"]: line for line in lines if line.get("mode") == "train"}  # the last one of a step counts

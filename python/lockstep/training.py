@@ -3,9 +3,10 @@ import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Sequence, Union
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Union
 
-from ._program import Progress, run_program
+from ._program import run_program
+from ._progress import Progress
 from ._toml import settings_of, write_toml
 from .comparison import Comparison, comparison_of
 from .errors import ProgramError
@@ -17,12 +18,13 @@ Settings = Mapping[str, Any]
 
 
 def train(config: Config, *, output: PathLike, devices: Optional[str] = None, settings: Optional[Settings] = None,
-          init: Optional[PathLike] = None, resume: bool = False, progress: Progress = True) -> Run:
+          init: Optional[PathLike] = None, resume: bool = False, exist_ok: bool = False, progress: Progress = True) -> Run:
     """Trains by `lockstep train` and reads the run.
 
     config: a TOML file, or its tables as a dictionary. output: the folder of the run. devices: "cpu:4", "cuda:all", ...;
     default: all GPUs, else one CPU device. settings: keys that override the configuration's, {"run.max_iters": 6} or
-    {"run": {"max_iters": 6}}. init: weights to start from. resume: go on with the run in the folder.
+    {"run": {"max_iters": 6}}. init: weights to start from. resume: go on with the run in the folder. exist_ok: the same
+    where there is one, else begin; so the same call gives the same run.
     progress: True shows the program's lines on stderr, a function gets each, False shows none.
 
     Raises ProgramNotFoundError, and the ProgramError of the program's exit code with its message (lockstep.errors).
@@ -31,28 +33,29 @@ def train(config: Config, *, output: PathLike, devices: Optional[str] = None, se
         arguments = ["train", config_file(config, stack), "-o", str(output)]
         arguments += common_arguments(devices, settings)
         arguments += ["--init", str(init)] if init is not None else []
-        arguments += ["--resume"] if resume else []
+        arguments += ["--resume"] if resume or exist_ok and (Path(output) / "events.jsonl").is_file() else []
         run_program(arguments, progress, keep_stdout=False)
     return read_run(output)
 
 
-def compare(config: Config, *, output: PathLike, modes: Union[str, Sequence[str]] = ("local", "sync"), seeds: int = 3,
-            devices: Optional[str] = None, images_per_device: Optional[Sequence[int]] = None,
-            settings: Optional[Settings] = None, images: bool = True, progress: Progress = True) -> Comparison:
-    """Trains every mode with seeds 0 .. seeds - 1 by `lockstep compare` and reads the comparison.
+def compare(config: Config, *, output: PathLike, modes: Union[str, Sequence[str]] = ("local", "sync"),
+            seeds: Union[int, Sequence[int]] = 3, devices: Optional[str] = None,
+            images_per_device: Union[int, Sequence[int], None] = None, settings: Optional[Settings] = None, images: bool = True,
+            progress: Progress = True) -> Comparison:
+    """Trains every mode with each seed by `lockstep compare` and reads the comparison.
 
     The same call again goes on where one was interrupted; with more seeds it trains the missing ones.
-    modes: a list, or a word with commas ("local,sync"). images_per_device: numbers of images that share statistics, for a curve. images: example images in report.html.
-    The other arguments are those of train().
+    modes: a list, or a word with commas ("local,sync"). seeds: how many, from 0 on, or some that follow one another, [3, 4].
+    images_per_device: numbers of images that share statistics, for a curve. images: example images in report.html. The other
+    arguments are those of train().
 
     Raises as train() does. Where a mode cannot train, the others are trained all the same: the ProgramFailure then has
     them as its `comparison`.
     """
     with ExitStack() as stack:
-        arguments = ["compare", config_file(config, stack), "-o", str(output), "--json", "--modes", modes if isinstance(modes, str) else ",".join(modes),
-                     "--seeds", str(seeds)]
-        if images_per_device is not None:
-            arguments += ["--images-per-device", ",".join(str(number) for number in images_per_device)]
+        arguments = ["compare", config_file(config, stack), "-o", str(output), "--json",
+                     "--modes", modes if isinstance(modes, str) else ",".join(modes), *_seeds(seeds)]
+        arguments += numbers_of_images(images_per_device)
         arguments += [] if images else ["--no-images"]
         arguments += common_arguments(devices, settings)
         try:
@@ -79,11 +82,27 @@ def config_file(config: Config, stack: ExitStack) -> str:
     return str(file)
 
 
+def numbers_of_images(numbers: Union[int, Sequence[int], None]) -> List[str]:
+    """--images-per-device, where there are any."""
+    if numbers is None:
+        return []
+    return ["--images-per-device", ",".join(map(str, numbers if isinstance(numbers, Iterable) else [numbers]))]
+
+
+def _seeds(seeds: Union[int, Sequence[int]]) -> List[str]:
+    """Raises ValueError for a list with a gap."""
+    if not isinstance(seeds, Iterable):
+        return ["--seeds", str(seeds)]
+    listed = list(seeds)
+    if not listed or listed != list(range(listed[0], listed[0] + len(listed))):
+        raise ValueError(f"expected seeds that follow one another, such as [3, 4], got {listed}")
+    return ["--seeds", str(len(listed)), "--first-seed", str(listed[0])]
+
+
 def common_arguments(devices: Optional[str], settings: Optional[Settings]) -> List[str]:
     """Those that all commands have. Raises ValueError for devices that are no word."""
     if devices is not None and not isinstance(devices, str):
-        raise ValueError(f"expected devices as a word, such as \"cpu:2\" or \"cuda:0,1\", got {devices!r}; write "
-                         f"devices=\"cpu:{devices}\" for as many devices on the processor")
+        raise ValueError(f"expected devices as a word, such as \"cpu:2\" for two on the processor, or \"cuda:0,1\", got {devices!r}")
     arguments = ["-d", devices] if devices is not None else []
     for key, value in settings_of(settings or {}):
         arguments += ["-s", f"{key}={value}"]

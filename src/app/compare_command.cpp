@@ -26,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostImages = 1'000'000;
+constexpr std::int64_t kMostFirstSeed = 1'000'000'000;
 
 /// Lines for people: stdout, or stderr when stdout is for JSON.
 void say(const CompareArguments& arguments, const std::string& line) {
@@ -82,6 +83,7 @@ CompareRequest request_of(const CompareArguments& arguments) {
   request.modes = arguments.modes;
   request.images = arguments.images;
   request.seeds = arguments.seeds;
+  request.first_seed = arguments.first_seed;
   request.devices = arguments.common.devices;
   request.output = arguments.common.output;
   const bool lines = arguments.verbose || isatty(STDOUT_FILENO) != 0;
@@ -111,8 +113,8 @@ int compare_folders(const CompareArguments& arguments) {
 void check_for_folders(const Options& options, const CompareArguments& arguments) {
   std::error_code unknown;
   if (!fs::is_directory(arguments.inputs.front(), unknown)) return;
-  for (const char* option : {"--modes", "--images-per-device", "--seeds", "--verbose",
-                             "--other-data", "--devices", "--set"}) {
+  for (const char* option : {"--modes", "--images-per-device", "--seeds", "--first-seed",
+                             "--verbose", "--other-data", "--devices", "--set"}) {
     if (!options.given(option)) continue;
     throw ConfigError(fmt::format(
         "{} goes with a configuration to train; runs are compared as they are", option));
@@ -144,6 +146,7 @@ void declare_compare(Options& options, CompareArguments& arguments) {
   options.add("--seeds", arguments.seeds, "how many: seeds 0 .. N-1")
       .shows_default()
       .takes_count(1, 1000);
+  options.add("--first-seed", arguments.first_seed, "in place of 0").takes_count(0, kMostFirstSeed);
   options.add_devices();
   options.add_overrides();
   options.add_output("DIR", "folder of the comparison");

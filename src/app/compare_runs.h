@@ -15,7 +15,8 @@ struct CompareArguments {
   std::vector<std::filesystem::path> inputs;  // one CONFIG, or run folders
   std::vector<std::string> modes;             // --modes local,sync,ghost
   std::vector<std::int64_t> images;           // --images-per-device 1,2,4; empty: no curve
-  int seeds = 3;                              // --seeds N: seeds 0 .. N-1
+  int seeds = 3;                              // --seeds N: how many, from
+  int first_seed = 0;                         // --first-seed N
   bool verbose = false;                       // --verbose: the runs' own lines, too
   bool no_images = false;                     // --no-images: none in report.html
   bool other_data = false;                    // --other-data

@@ -416,9 +416,9 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
                   ranking_for(request, plan, config, devices)},
                  config);
   for (const PlannedCell& cell : cells) plan.cells.push_back(cell.cell);
-  for (int seed = 0; seed < request.seeds; ++seed) {
+  for (int i = 0; i < request.seeds; ++i) {
     for (const PlannedCell& cell : cells)
-      plan.runs.push_back(make_run(request, plan, config, devices, cell, seed));
+      plan.runs.push_back(make_run(request, plan, config, devices, cell, request.first_seed + i));
   }
   return plan;
 }

@@ -22,7 +22,8 @@ struct CompareRequest {
   std::vector<std::string> modes = {};      // empty: local and sync; "auto": what diagnose names
   /// A curve: how many images share statistics, each; empty: those of a device.
   std::vector<std::int64_t> images = {};
-  int seeds = 3;                         // 0 .. seeds - 1
+  int seeds = 3;  // how many, from
+  int first_seed = 0;
   std::string devices = {};              // DEVICES; empty: default_devices()
   std::filesystem::path output = {};     // empty: <work_dir>/<name>-compare
   Console console = Console::kWarnings;  // of the runs

@@ -103,6 +103,12 @@ TEST_CASE("compare trains every cell once") {
   check_contains(again.out, "[6/6] ghost seed 1: done before");
   CHECK(again.out.find("training") == std::string::npos);
 
+  const Outcome later =
+      run_lockstep(place.compare("local", {"-s", "schedule.gamma=0.5", "--first-seed", "1"}));
+  CHECK(later.exit_code == 0);
+  check_contains(later.out, "[1/2] local seed 1: done before");
+  check_contains(later.out, "[2/2] local seed 2: training");
+
   // Comparisons were once written with the mode's former name.
   std::filesystem::rename(place.cell("ghost-s1"), place.cell("virtual-s1"));
   const Outcome former = run_lockstep(command);

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -89,15 +90,44 @@ def test_words_that_python_has(program, tmp_path, capfd, monkeypatch):
     found = lockstep.compare(QUICKSTART, output=tmp_path / "compare", modes="local,sync", seeds=1, devices="cpu:2", settings=SMALL,
                              images=False, progress=False)
     assert list(found.cells) == ["local", "sync"]
-    with pytest.raises(ValueError, match='such as "cpu:2" .* got 2; write devices="cpu:2"'):
+    others = lockstep.compare(QUICKSTART, output=tmp_path / "compare", seeds=[3, 4], devices="cpu:2", settings=SMALL, images=False,
+                              progress=False)
+    assert others.seeds == [3, 4] and others.run("sync", 4).seed == 4
+    with pytest.raises(ValueError, match=r"follow one another, .* got \[0, 2\]"):
+        lockstep.compare(QUICKSTART, output=tmp_path / "compare", seeds=[0, 2])
+    with pytest.raises(ValueError, match='such as "cpu:2" .* got 2'):
         lockstep.train(QUICKSTART, output=tmp_path / "run", devices=2)
+    with pytest.raises(lockstep.ConfigError, match=r'^settings=\{"bn.mode": "synk"\}'):
+        lockstep.train(QUICKSTART, output=tmp_path / "run", settings={"bn.mode": "synk"}, progress=False)
     with pytest.raises(lockstep.ConfigError, match="resume=True"):
         for _ in range(2):
             lockstep.train(QUICKSTART, output=tmp_path / "run", devices="cpu:1", settings=SMALL, progress=False)
+    assert lockstep.train(QUICKSTART, output=tmp_path / "run", exist_ok=True, devices="cpu:1", settings=SMALL, progress=False).status == "done"
     monkeypatch.setitem(sys.modules, "ipykernel", None)  # a notebook shows stderr as an error
-    lockstep.train(QUICKSTART, output=tmp_path / "other", devices="cpu:1", settings=SMALL)
+    monkeypatch.setitem(sys.modules, "IPython.display", None)
+    lockstep.train(QUICKSTART, output=tmp_path / "other", exist_ok=True, devices="cpu:1", settings=SMALL)
     shown = capfd.readouterr()
     assert "lockstep 0" in shown.out and shown.err == ""
+
+
+def test_a_notebook_shows_one_bar(monkeypatch, capfd):
+    from lockstep._progress import teller
+    bars = []
+
+    class Shown:
+        def update(self, page):
+            bars.append(page)
+
+    def display(page, display_id):
+        bars.append(page)
+        return Shown()
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(HTML=str, display=display))
+    tell = teller(True)
+    for line in ("begins", "Iter(train) [2/4] <loss>", "[4/4] ends"):
+        tell(line)
+    assert bars == ['<progress value="2" max="4"></progress> [2/4] &lt;loss&gt;', '<progress value="4" max="4"></progress> [4/4] ends']
+    assert capfd.readouterr() == ("begins\n", "")
 
 
 def test_where_the_program_is_looked_for(tmp_path, monkeypatch):

@@ -257,6 +257,17 @@ def test_the_figure_of_a_matrix(small_run):
     assert axes.get_xlabel() == "predicted" and len(axes.images) == 1 and len(axes.get_xticks()) == 11
 
 
+def test_tensorboard(small_run, tmp_path):
+    pytest.importorskip("torch")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = read_run(small_run)
+    run.to_tensorboard(tmp_path)
+    board = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    assert [event.step for event in board.Scalars("train/loss")] == list(run.scalars["step"])
+    assert board.Scalars("val/mIoU")[-1].value == pytest.approx(run.evaluations["mIoU"][0])
+    assert "val by own/mIoU" in board.Tags()["scalars"]
+
+
 def test_without_matplotlib_and_pandas(small_run, monkeypatch):
     import sys
     monkeypatch.setitem(sys.modules, "matplotlib", None)

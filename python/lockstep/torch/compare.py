@@ -1,5 +1,4 @@
 """A training function of one's own under each BatchNorm mode and seed, and what the difference is worth."""
-import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
@@ -8,12 +7,11 @@ from torch import Tensor, nn
 
 from .._json_files import read_json_lines
 from .._program import find_program, run_program
+from .._progress import Progress, teller
 from ..comparison import Comparison, read_comparison
 from ..errors import LockstepError
 from .batches import class_labels
 from .trial import MODES, Ranks, Trial
-
-Progress = Union[bool, Callable[[str], None]]
 
 
 def compare(train: Callable[[Trial], Any], *, output: Union[str, Path], global_batch: int, classes: Union[int, Sequence[str]],
@@ -48,9 +46,10 @@ def compare(train: Callable[[Trial], Any], *, output: Union[str, Path], global_b
     trials = [Trial(folder / f"{name}-s{seed}", mode, seed, global_batch, images, len(numbers) > 1, names, score, together)
               for seed in (range(seeds) if isinstance(seeds, int) else seeds) for name, mode, images in plan]
     first: Dict[int, Tuple[str, Dict[str, Any]]] = {}
+    tell = teller(progress)
     for number, trial in enumerate(trials, 1):
         if together.rank == 0:
-            _tell(progress, f"[{number}/{len(trials)}] {trial.folder.name}")
+            tell(f"[{number}/{len(trials)}] {trial.folder.name}")
         if not together.first(lambda: _is_done(trial)):
             trial.run(train)
         together.first(lambda: _expect_alike(first, trial))
@@ -120,10 +119,3 @@ def _expect_alike(first: Dict[int, Tuple[str, Dict[str, Any]]], trial: Trial) ->
         if end[key] != other[key]:
             raise LockstepError(f"{trial.folder.name} has {what} than {name}, so that their difference is not the mode's: let the "
                                 f"training function {advice}, and take another output folder")
-
-
-def _tell(progress: Progress, line: str) -> None:
-    if callable(progress):
-        progress(line)
-    elif progress:
-        print(line, file=sys.stdout if "ipykernel" in sys.modules else sys.stderr, flush=True)
