@@ -18,7 +18,7 @@ import lockstep.torch
 SIZE, BATCH, EPOCHS = 64, 8, 3
 
 
-def generated(images, seed):
+def generated(images: int, seed: int) -> TensorDataset:
     """Squares, on a ground of a colour of each image's own."""
     random = torch.Generator().manual_seed(seed)
     x = 0.3 * torch.randn(images, 3, SIZE, SIZE, generator=random) + torch.randn(images, 3, 1, 1, generator=random)
@@ -28,7 +28,7 @@ def generated(images, seed):
     return TensorDataset(x + 0.5 * y[:, None], y)
 
 
-def read(folder, split, most):
+def read(folder: Path, split: str, most: int) -> TensorDataset:
     """The first images of a split, scaled to SIZE."""
     from PIL import Image
     images, labels = [], []
@@ -40,10 +40,11 @@ def read(folder, split, most):
     return TensorDataset(torch.stack(images), torch.stack(labels))
 
 
-def network():
+def network() -> nn.Module:
     try:
-        import segmentation_models_pytorch as smp
-        return smp.Unet("resnet18", encoder_weights=None, classes=2, encoder_depth=3, decoder_channels=(32, 16, 16))
+        import segmentation_models_pytorch as smp  # type: ignore[import-untyped, import-not-found, unused-ignore]
+        unet: nn.Module = smp.Unet("resnet18", encoder_weights=None, classes=2, encoder_depth=3, decoder_channels=(32, 16, 16))
+        return unet
     except ImportError:
         return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1),
                              nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 2, 1))
@@ -53,7 +54,7 @@ FOLDER = Path(sys.argv[1]) if sys.argv[1:] else None
 TRAIN, VAL = (read(FOLDER, "train", 128), read(FOLDER, "val", 64)) if FOLDER else (generated(64, 0), generated(32, 1))
 
 
-def train(trial):
+def train(trial: lockstep.torch.Trial) -> None:
     torch.manual_seed(trial.seed)                      # so every mode begins with the same weights
     model = trial.convert(network())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
@@ -63,7 +64,7 @@ def train(trial):
         for images, labels in loader:
             loss = nn.functional.cross_entropy(model(images), labels, ignore_index=255)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
             optimizer.step()
             trial.log(loss.item())
         trial.score(lambda net: lockstep.torch.evaluate(net, DataLoader(VAL, BATCH), classes=2))

@@ -2,12 +2,15 @@
 
     PYTHONPATH=build/release/python:python python3 python/examples/own_loop.py
 """
+from typing import Any, Tuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from lockstep.native import DataParallel, Predictor
 
 
-def squares(random, images=8, size=32):
+def squares(random: np.random.Generator, images: int = 8, size: int = 32) -> Tuple[NDArray[Any], NDArray[Any]]:
     """Images [N, 3, H, W] of a square each, whose class is its colour; the class of every pixel."""
     pixels = random.normal(0, 0.5, (images, 3, size, size)).astype(np.float32)
     labels = np.zeros((images, size, size), dtype=np.uint16)

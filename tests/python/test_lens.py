@@ -202,7 +202,7 @@ def test_the_model_is_left_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert [module.training for module in net.modules()] == modes
     assert all("forward" not in module.__dict__ for module in net.modules())
-    with pytest.raises(RuntimeError):  # and after an error, too
+    with pytest.raises(LockstepError, match="refuses images"):  # and after an error, too
         lens(net, [torch.randn(8, 2, 4, 4)], images_per_device=(1,))
     assert [module.training for module in net.modules()] == modes
     assert all("forward" not in module.__dict__ for module in net.modules())
@@ -446,6 +446,7 @@ def test_natural_input():
     ((noise(8), torch.zeros(8, 4, 4)), r"expected labels \[8, 16, 16\] for logits \[8, 4, 16, 16\], got \[8, 4, 4\]"),
     ((noise(8), torch.full((8, 16, 16), 0.5)), "numbers of classes, got fractions"),
     ([{"picture": noise(8)}], "a dictionary of 'picture'; say which is which"),
+    (noise(8)[0], r"the model refuses images \[2, 16, 16\]: .*the loader's batches"),
     (3, "a loader, a data set, or images .* got int"), (noise(8)[0, 0, 0], r"got \[16\]; say where they are")])
 def test_other_input_says_what_to_write(loader, message):
     with pytest.raises(LockstepError, match=message):

@@ -56,7 +56,7 @@ def test_types():
     for package in ("numpy", "torch"):
         pytest.importorskip(package)
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir", os.devnull,
-                           "lockstep"], cwd=ROOT / "python", capture_output=True, text=True)
+                           "lockstep", "examples"], cwd=ROOT / "python", capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 

@@ -17,6 +17,7 @@ except ImportError:
 from .batch_norm import BatchNormNd, GhostBatchNorm, OwnStatistics, SyncBatchNorm
 from .compare import compare, evaluate
 from .convert import convert, ghost, own_statistics, revert
+from .data_parallel import DataParallel
 from .diagnosis import Diagnosis, ImagesDiagnosis
 from .groups import Group, GroupError, ThreadGroup, ThreadMember
 from .lens import lens
@@ -25,6 +26,6 @@ from .process_group import ProcessGroup
 from .trial import Trial
 from .watch import Watch
 
-__all__ = ["BatchNormNd", "Diagnosis", "GhostBatchNorm", "Group", "GroupError", "ImagesDiagnosis", "LayerNoise", "OwnStatistics",
+__all__ = ["BatchNormNd", "DataParallel", "Diagnosis", "GhostBatchNorm", "Group", "GroupError", "ImagesDiagnosis", "LayerNoise", "OwnStatistics",
            "ProcessGroup", "SyncBatchNorm", "ThreadGroup", "ThreadMember", "Trial", "Watch", "compare", "convert", "evaluate",
            "ghost", "lens", "own_statistics", "revert"]

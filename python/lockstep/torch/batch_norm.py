@@ -71,15 +71,19 @@ class SyncBatchNorm(ReplacingBatchNorm):
     torch.nn.SyncBatchNorm: add them over ranks, or take their mean as DistributedDataParallel does. In evaluation ranks do
     not meet.
 
+    eps_mode: "add" normalises by 1/sqrt(var + eps), "clamp" by 1/sqrt(max(var, eps)), in evaluation, too.
     group or process_group: the ranks, a Group or a group of torch.distributed; None: all processes of torch.distributed, which are
     looked for when it first trains. `Group()` is one rank alone. name: of the layer, in messages.
     Raises ValueError on all ranks where they have one value per channel together, and GroupError (see Group).
     """
 
+    eps_mode = "add"  # of layers out of older files
+
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: Optional[float] = 0.1, affine: bool = True,
                  track_running_stats: bool = True, process_group: AnyGroup = None, device: Any = None, dtype: Any = None,
-                 *, group: AnyGroup = None, name: str = ""):
+                 *, group: AnyGroup = None, name: str = "", eps_mode: str = "add"):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        self.eps_mode = expect_eps_mode(eps_mode)
         self.group: Group = group_of(process_group if group is None else group)
         self.name = name
 
@@ -92,9 +96,25 @@ class SyncBatchNorm(ReplacingBatchNorm):
     def process_group(self, group: AnyGroup) -> None:
         self.group = group_of(group)
 
+    @property
+    def answers(self) -> bool:
+        """In training; where eps is clamped, always."""
+        return self.training or self.eps_mode == "clamp"
+
     def normalised(self, call: BatchNormCall) -> Tensor:
         """See ReplacingBatchNorm."""
-        return synchronized(call, self.group, self.label)
+        if call.training:
+            return synchronized(call, self.group if self.training else Group(), self.label, self.eps_mode == "clamp")
+        assert call.running_var is not None
+        return functional.batch_norm(call.input, call.running_mean, call.running_var.clamp_min(call.eps), call.weight, call.bias, False,
+                                     0.0, 0.0)
+
+
+def expect_eps_mode(eps_mode: str) -> str:
+    """It. Raises ValueError for what is none."""
+    if eps_mode not in ("add", "clamp"):
+        raise ValueError(f"expected eps_mode=\"add\" or \"clamp\", got {eps_mode!r}")
+    return eps_mode
 
 
 class GhostBatchNorm(ReplacingBatchNorm):

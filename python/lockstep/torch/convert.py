@@ -7,19 +7,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..errors import LockstepError
-from .batch_norm import BatchNormNd, GhostBatchNorm, OwnStatistics, ReplacingBatchNorm, SyncBatchNorm, kind_of
+from .batch_norm import BatchNormNd, GhostBatchNorm, OwnStatistics, ReplacingBatchNorm, SyncBatchNorm, expect_eps_mode, kind_of
 from .process_group import AnyGroup, Processes, group_of
 
 _Replace = Callable[[str, _BatchNorm], _BatchNorm]
-_OWN = ("name", "replaced", "group", "slices")  # what layers of this package have beside those that they replace
+_OWN = ("name", "replaced", "group", "slices", "eps_mode")  # what layers of this package have beside those that they replace
 
 
-def convert(model: nn.Module, group: AnyGroup = None) -> nn.Module:
+def convert(model: nn.Module, group: AnyGroup = None, eps_mode: str = "add") -> nn.Module:
     """`model` with every BatchNorm synchronized over `group`, changed in place; another module is returned only where the
     model itself is a BatchNorm layer.
 
     group: `ThreadGroup.member(rank)`, a ProcessGroup, or a group of torch.distributed; None: all processes of
     torch.distributed, which are looked for in the first training step where there are none yet. `Group()` is one rank alone.
+    eps_mode: "add", or "clamp" for 1/sqrt(max(var, eps)).
     Layers are named as in named_modules(). torch.nn.SyncBatchNorm is exchanged, too, and keeps its process_group where no
     group is given. A BatchNorm with a forward of its own (timm's BatchNormAct2d) keeps it.
 
@@ -31,7 +32,7 @@ def convert(model: nn.Module, group: AnyGroup = None) -> nn.Module:
 
     def synchronized(name: str, old: _BatchNorm) -> _BatchNorm:
         own = getattr(old, "process_group", None) if isinstance(old, nn.SyncBatchNorm) and group is None else None
-        return _replacing(name, old, SyncBatchNorm, group=ranks if own is None else group_of(own))
+        return _replacing(name, old, SyncBatchNorm, group=ranks if own is None else group_of(own), eps_mode=expect_eps_mode(eps_mode))
 
     return _replace(model, synchronized)
 

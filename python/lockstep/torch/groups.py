@@ -124,6 +124,7 @@ class ThreadGroup:
 
         Raises what the first rank that failed has raised.
         """
+        self._over, self._left = False, []
         results: List[Any] = [None] * self.size
         errors: Dict[int, BaseException] = {}
 

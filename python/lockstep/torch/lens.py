@@ -44,7 +44,7 @@ def lens(model: nn.Module, loader: Any, images_per_device: Union[int, Sequence[i
     Raises ValueError for numbers and weights other than these. Raises LockstepError for TorchScript, for a network that takes
     statistics of several images outside of BatchNorm layers, where there are fewer than two sets of images, where images differ in size, and where images or logits are not finite or all the same.
     """
-    numbers = [images_per_device] if isinstance(images_per_device, int) else list(images_per_device)
+    numbers = np.atleast_1d(images_per_device).tolist()
     if not numbers or min(numbers) < 1:
         raise ValueError(f"expected numbers of images per device of at least 1, got {numbers}")
     if weights not in ORIGINS:
@@ -63,7 +63,11 @@ def lens(model: nn.Module, loader: Any, images_per_device: Union[int, Sequence[i
         if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
             compiled.enter_context(torch.compiler.set_stance("force_eager"))  # parts of it may be compiled, too
         network = Network(model, inputs, labels, loss, output, ignore_index)
-        expect_nothing_outside(model, inputs[:2])
+        try:
+            expect_nothing_outside(model, inputs[:2])
+        except RuntimeError as error:
+            raise LockstepError(f"the model refuses images {[2, *inputs.shape[1:]]}: {error}; the loader's batches are to be images "
+                                f"[N, C, ...] as the model takes them") from error
         whole = network.forward(len(inputs))
         own = network.forward(1, _without_variance(whole, len(inputs))) if whole.calls and labels is not None else None
         stored = network.forward(1, network.running()) if weights == "trained" and own is not None else None

@@ -11,8 +11,9 @@ from .groups import Call, Group
 from .moments import Moments, merge_moments
 
 
-def synchronized(call: BatchNormCall, group: Group, label: str) -> Tensor:
-    """What `call` answers in training when all ranks of `group` share their statistics. `label`: the layer in messages.
+def synchronized(call: BatchNormCall, group: Group, label: str, clamped: bool = False) -> Tensor:
+    """What `call` answers in training when all ranks of `group` share their statistics. `label`: the layer in messages. clamped:
+    a variance below eps is eps, and nothing is added to any.
 
     Raises ValueError on all ranks where they have one value per channel together, and GroupError (see Group).
     """
@@ -28,7 +29,10 @@ def synchronized(call: BatchNormCall, group: Group, label: str) -> Tensor:
     def exchange(sums: Tensor) -> Tensor:
         return group.all_show(Call(label, "backward", sums.numel()), sums)
 
-    output: Tensor = _Normalize.apply(call.input, call.weight, call.bias, found, call.eps, exchange)
+    var = found.m2 / max(found.count, 1)
+    learns = (var >= call.eps).double() if clamped else torch.ones_like(var)
+    normaliser = (found.mean, var.clamp_min(call.eps), 0.0) if clamped else (found.mean, var, call.eps)
+    output: Tensor = _Normalize.apply(call.input, call.weight, call.bias, found.count, normaliser, learns, exchange)
     return output
 
 
@@ -39,9 +43,14 @@ def _passes(x: Tensor) -> ModuleType:
 def _track(call: BatchNormCall, found: Moments) -> None:
     with torch.no_grad():
         if call.running_mean is not None:
-            call.running_mean.lerp_(found.mean.to(call.running_mean.dtype), call.momentum)
+            _move(call.running_mean, found.mean, call.momentum)
         if call.running_var is not None:
-            call.running_var.lerp_((found.m2 / (found.count - 1)).to(call.running_var.dtype), call.momentum)
+            _move(call.running_var, found.m2 / (found.count - 1), call.momentum)
+
+
+def _move(running: Tensor, value: Tensor, momentum: float) -> None:
+    wide = running if running.dtype in (torch.float32, torch.float64) else running.float()  # half has no lerp before PyTorch 2
+    running.copy_(wide.lerp(value.to(wide.dtype), momentum))
 
 
 class _Normalize(torch.autograd.Function):
@@ -54,19 +63,20 @@ class _Normalize(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], found: Moments, eps: float,
-                exchange: Callable[[Tensor], Tensor]) -> Tensor:
-        var = found.m2 / max(found.count, 1)
-        ctx.save_for_backward(x, weight, found.mean, var)
-        ctx.count, ctx.eps, ctx.exchange = found.count, eps, exchange
-        output: Tensor = _passes(x).normalised(x, found.mean, var, eps, weight, bias)
+    def forward(ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], count: int,
+                normaliser: Tuple[Tensor, Tensor, float], learns: Tensor, exchange: Callable[[Tensor], Tensor]) -> Tensor:
+        """`learns`: 1 for a channel whose invstd is a function of x, else 0."""
+        mean, var, eps = normaliser
+        ctx.save_for_backward(x, weight, mean, var, learns)
+        ctx.count, ctx.eps, ctx.exchange = count, eps, exchange
+        output: Tensor = _passes(x).normalised(x, mean, var, eps, weight, bias)
         return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, *gradients: Tensor) -> Tuple[Optional[Tensor], ...]:
         (dy,) = gradients
-        x, weight, mean, var = ctx.saved_tensors
+        x, weight, mean, var, learns = ctx.saved_tensors
         channels = x.shape[1]
         invstd = (var + ctx.eps).rsqrt()
         own = _passes(x).gradient_sums(x, dy, mean, var, ctx.eps)
@@ -77,7 +87,8 @@ class _Normalize(torch.autograd.Function):
                 total = total + sums
             share = total / max(ctx.count, 1)
             scale = invstd if weight is None else invstd * weight.double()
-            dx = _passes(x).input_gradient(x, dy, mean, scale, share[:channels], invstd.square() * share[channels:])
+            dx = _passes(x).input_gradient(x, dy, mean, scale, share[:channels],
+                                           learns * invstd.square() * share[channels:])
         dweight = (own[channels:] * invstd).to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
         dbias = own[:channels].to(x.dtype if weight is None else weight.dtype) if ctx.needs_input_grad[2] else None
-        return dx, dweight, dbias, None, None, None
+        return dx, dweight, dbias, None, None, None, None
