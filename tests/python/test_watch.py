@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from lockstep.torch import Watch, lens  # noqa: E402
+from lockstep.torch import Watch, WatchCallback, lens  # noqa: E402
 
 
 def network():
@@ -38,6 +38,10 @@ def test_its_figures_are_the_lens_s_and_the_training_is_as_it_was():
     assert [dict(row) for row in watch.table.records()][:2] == [{"step": 1, **layer.to_dict()} for layer in expected]
     assert list(watch.table["step"]) == [1, 1, 3, 3, 5, 5] and list(watch.table["layer"][:2]) == ["1", "4"]
     assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), plain.state_dict().values()))
+    summary = watch.summary
+    assert list(summary["layer"]) == ["1", "4"] and str(watch) == str(summary)
+    of_layer = 100 * watch.table.where(layer="4")["missed"]
+    assert [summary[name][1] for name in ("missed first, %", "last", "most")] == [of_layer[0], of_layer[-1], max(of_layer)]
     trained(net.train(), 2)
     assert watch.table.rows == 6 and not net[1]._forward_pre_hooks
 
@@ -61,3 +65,39 @@ def test_its_figure():
         trained(net, 3)
     axes = watch.plot()
     assert len(axes.lines) == 2 and list(axes.lines[0].get_xdata()) == [1, 2, 3]
+
+
+def test_a_trainer_that_calls_it_as_lightning_does(tmp_path, capsys):
+    pytest.importorskip("matplotlib").use("Agg")
+    net, callback = network(), WatchCallback(every=2, figure=tmp_path / "watch.png")
+    callback.setup(None, net, stage="fit")
+    callback.on_train_start(None, net)
+    for index in range(3):
+        callback.on_train_batch_start(None, net, None, index)
+        net[:2](images())  # parts of it
+        callback.on_train_batch_end(None, net, None, None, index)
+    callback.on_train_end(None, net)
+    assert list(callback.watch.table["step"]) == [1, 3] and (tmp_path / "watch.png").stat().st_size > 1000
+    assert capsys.readouterr().out == f"{callback.watch}\n" and not net[1]._forward_pre_hooks and callback.state_dict() is None
+    with pytest.raises(AttributeError):
+        callback.watches
+
+
+def test_lightning(tmp_path, capsys):
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+
+        def training_step(self, batch, index):
+            return self.net(batch).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+    callback = WatchCallback(every=2)
+    trainer = lightning.Trainer(max_epochs=1, callbacks=[callback], accelerator="cpu", logger=False, default_root_dir=tmp_path,
+                                enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(Module(), torch.utils.data.DataLoader(images().repeat(3, 1, 1, 1), batch_size=8))
+    assert list(callback.watch.table["step"]) == [1, 1, 3, 3] and "net.1" in capsys.readouterr().out

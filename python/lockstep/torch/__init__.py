@@ -24,8 +24,8 @@ from .lens import lens
 from .noise import LayerNoise
 from .process_group import ProcessGroup
 from .trial import Trial
-from .watch import Watch
+from .watch import Watch, WatchCallback
 
 __all__ = ["BatchNormNd", "DataParallel", "Diagnosis", "GhostBatchNorm", "Group", "GroupError", "ImagesDiagnosis", "LayerNoise", "OwnStatistics",
-           "ProcessGroup", "SyncBatchNorm", "ThreadGroup", "ThreadMember", "Trial", "Watch", "compare", "convert", "evaluate",
+           "ProcessGroup", "SyncBatchNorm", "ThreadGroup", "ThreadMember", "Trial", "Watch", "WatchCallback", "compare", "convert", "evaluate",
            "ghost", "lens", "own_statistics", "revert"]

@@ -1,11 +1,12 @@
 """How far statistics of a few images are from those of many, layer by layer, while a network trains."""
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..errors import missing
+from ..figures import axes_of
 from ..table import Table
 from .batch_norm import OwnStatistics
 from .noise import noise_of
@@ -20,18 +21,18 @@ class Watch:
             train(model)
         print(watch.table)
 
-    A step is a forward pass of `model` in training. Batches need two sets of so many images; others are passed by. Nothing
+    A step is a forward pass of `model` in training, unless counts=False: then add to `steps` before each. Batches need two sets of so many images; others are passed by. Nothing
     that the network computes is changed.
     """
 
-    def __init__(self, model: nn.Module, images_per_device: int = 1, every: int = 50):
+    def __init__(self, model: nn.Module, images_per_device: int = 1, every: int = 50, counts: bool = True):
         if images_per_device < 1 or every < 1:
             raise ValueError(f"expected at least one image per device and one step, got {images_per_device} and {every}")
         self.images_per_device = images_per_device
         self.every = every
         self.steps = 0
         self._records: List[Dict[str, Any]] = []
-        self._hooks: List[Any] = [model.register_forward_pre_hook(self._count)]
+        self._hooks: List[Any] = [model.register_forward_pre_hook(self._count)] if counts else []
         for name, layer in model.named_modules():
             if isinstance(layer, _BatchNorm) and not isinstance(layer, OwnStatistics):
                 self._hooks.append(layer.register_forward_pre_hook(self._looking_at(name)))
@@ -41,17 +42,25 @@ class Watch:
         """A row for each step and call of a layer: step, and the fields of LayerNoise."""
         return Table.from_records(self._records)
 
+    def __str__(self) -> str:
+        return str(self.summary)
+
+    @property
+    def summary(self) -> Table:
+        """A row for each layer: the share of its variance that is missed, in percent, when it was first looked at, when last, and
+        at most."""
+        missed: Dict[str, List[float]] = {}
+        for record in self._records:
+            missed.setdefault(record["layer"], []).append(100 * record["missed"])
+        return Table.from_records([{"layer": name, "missed first, %": of_layer[0], "last": of_layer[-1], "most": max(of_layer)}
+                                   for name, of_layer in missed.items()])
+
     def plot(self, ax: Any = None) -> Any:
         """Draws the share of the variance that is missed over the steps, a line for each layer, by matplotlib. Returns the axes.
 
         Raises MissingPackageError without matplotlib.
         """
-        if ax is None:
-            try:
-                import matplotlib.pyplot as pyplot
-            except ImportError:
-                raise missing("matplotlib", "A figure") from None
-            ax = pyplot.subplots()[1]
+        ax = axes_of(ax)
         for name in dict.fromkeys(record["layer"] for record in self._records):
             of_layer = [record for record in self._records if record["layer"] == name]
             ax.plot([record["step"] for record in of_layer], [100 * record["missed"] for record in of_layer], label=name)
@@ -87,3 +96,46 @@ class Watch:
             noise = noise_of(name, moments_by_image(x.detach()), self.images_per_device, layer.eps)
             self._records.append({"step": self.steps, **noise.to_dict()})
         return look
+
+
+class WatchCallback:
+    """Watch for Lightning: Trainer(callbacks=[WatchCallback()]). A step is a training batch. At the end it prints the summary, and
+    draws into the file `figure`, if given. `watch` is there from the beginning of the training on. Lightning is not imported."""
+
+    state_key = "lockstep.torch.WatchCallback"
+
+    def __init__(self, images_per_device: int = 1, every: int = 50, figure: Union[str, Path, None] = None):
+        self.images_per_device = images_per_device
+        self.every = every
+        self.figure = figure
+        self.watch: Optional[Watch] = None
+
+    def on_train_start(self, trainer: Any, module: nn.Module) -> None:
+        """Begins."""
+        self.watch = Watch(module, self.images_per_device, self.every, counts=False)
+
+    def on_train_batch_start(self, trainer: Any, module: nn.Module, batch: Any, index: int) -> None:
+        """Counts."""
+        if self.watch is not None:
+            self.watch.steps += 1
+
+    def on_train_end(self, trainer: Any, module: nn.Module) -> None:
+        """Says what was found, on the first rank."""
+        if self.watch is None:
+            return
+        self.watch.close()
+        if getattr(trainer, "is_global_zero", True):
+            print(self.watch)
+            if self.figure is not None:
+                self.watch.plot().figure.savefig(self.figure)
+
+    def on_exception(self, trainer: Any, module: nn.Module, error: BaseException) -> None:
+        """Takes the hooks off."""
+        if self.watch is not None:
+            self.watch.close()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Lightning's other calls, which do nothing."""
+        if name.startswith("on_") or name in ("setup", "teardown", "state_dict", "load_state_dict"):
+            return lambda *_, **__: None
+        raise AttributeError(name)
