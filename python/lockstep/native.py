@@ -8,8 +8,10 @@ This needs the compiled module `lockstep_native`, which docs/do/python.md builds
 """
 import os
 from pathlib import Path
+from typing import Any, Union
 
 from .errors import MissingPackageError
+from .run import read_run
 
 _NEEDED = ("avx2", "fma", "bmi2")  # of an x86-64 processor, before the module ends by an illegal instruction
 
@@ -41,5 +43,21 @@ except ModuleNotFoundError as error:
 finally:
     if not _chosen:
         del os.environ[_SPIN]
+
+_OF_PREDICTION = ("mode", "groups", "eps", "eps_mode", "affine")  # keys of [bn]
+
+
+def _from_run(kind: Any, run: Union[str, Path], which: str = "last", *, device: str = "cpu:1", threads: int = 0) -> Any:
+    """Of the folder of a run, with the weights of its checkpoint `which`, evaluated by own statistics where its configuration says so.
+    Images are to be normalised by its data.mean and data.std."""
+    found = read_run(run)
+    model, bn = found.config["model"], found.config["bn"]
+    not_of_it = ("arch",) if model["arch"] == "unet" else ("arch", "width", "depth")
+    return kind(model["arch"], found.state_dict(which), found.config["data"]["num_classes"], device=device, threads=threads,
+                model={key: value for key, value in model.items() if key not in not_of_it},
+                bn={key: value for key, value in bn.items() if key in _OF_PREDICTION}, own_statistics=bn["eval_stats"] == "own")
+
+
+Predictor.from_run = classmethod(_from_run)
 
 __all__ = ["DataParallel", "ImportSummary", "Predictor", "StepResult", "load_weights", "save_safetensors"]

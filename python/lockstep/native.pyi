@@ -116,6 +116,13 @@ class Predictor:
         [N, C, H, W]; of a classification [N] and [N, num_classes].
         """
 
+    @classmethod
+    def from_run(cls, run: str | os.PathLike[str], which: str = 'last', *, device: str = 'cpu:1', threads: int = 0) -> Predictor:
+        """
+        Of the folder of a run, with the weights of its checkpoint `which`, evaluated by own statistics where its
+        configuration says so. Images are to be normalised by its data.mean and data.std.
+        """
+
 class StepResult:
     """What a step came to."""
 

@@ -409,6 +409,7 @@ def test_predictor_is_the_program(program, data, tmp_path):
         assert abs(exponents / exponents.sum(axis=0) - probabilities).max() < 1e-6
     assert not (native.Predictor("unet", run.state_dict("last"), CLASSES, model=MODEL).predict(data[1])[1] == logits).all()
     channels_last = numpy.ascontiguousarray(data[1].transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    assert native.Predictor.from_run(tmp_path / "run").predict(data[1])[1].tobytes() == logits.tobytes()
     again = predictor.predict(channels_last)[1]
     assert again.tobytes() == logits.tobytes() and again is not logits
     assert (predictor.predict(data[1][:, :, :16])[0].shape) == (IMAGES, 16, SIDE)
@@ -423,6 +424,8 @@ def test_predictor_by_own_statistics_is_an_instance_norm(data, tmp_path):
     affine = {name: tensor for name, tensor in weights.items() if "running_" not in name and "num_batches" not in name}
     instance = native.Predictor("unet", affine, CLASSES, model=MODEL, bn={"mode": "instance"}).predict(data[1])[1]
     assert own.tobytes() == instance.tobytes() and own.tobytes() != plain.tobytes()
+    by_own = program_run(data, tmp_path / "own", bn={"mode": "local", "eval_stats": "own"})
+    assert native.Predictor.from_run(by_own.path, "last").predict(data[1])[1].tobytes() == own.tobytes()
 
 
 def test_a_classifier(batch):
