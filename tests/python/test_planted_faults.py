@@ -11,9 +11,9 @@ from conftest import ROOT
 
 pytest.importorskip("torch")
 
-THREADS, GLOO, LENS, CONVERT, READ, GREETING, OWN = (
+THREADS, GLOO, LENS, CONVERT, READ, GREETING, PEERS, OWN = (
     "test_sync_threads.py", "test_sync_gloo.py", "test_lens.py", "test_convert.py", "test_read.py", "test_greeting.py",
-    "test_torch_compare.py")
+    "test_peers_tests.py", "test_torch_compare.py")
 WHOLE = "whole_batch"
 FAULTS = {
     "the merge drops the distance of the means": (
@@ -42,6 +42,8 @@ FAULTS = {
         "torch/synchronized.py", "total / max(ctx.count, 1)", "total / max(x.numel() // channels, 1)", THREADS, WHOLE),
     "the running variance is biased": ("torch/synchronized.py", "found.m2 / (found.count - 1)", "found.m2 / found.count", THREADS,
                                        WHOLE),
+    "what is clamped has a gradient": ("torch/synchronized.py", "learns * invstd", "invstd", PEERS, "clamps"),
+    "one replica's gradient is taken": ("torch/data_parallel.py", "torch.stack(there).sum(0)", "there[0]", "test_data_parallel.py", "whole"),
     "eps is forgotten": ("torch/fused.py", "var, weight, bias, eps)\n\n\ndef gradient", "var, weight, bias, 0.0)\n\n\ndef gradient",
                          THREADS, WHOLE),
     "ranks may be in different layers": ("torch/groups.py", "        if call == calls[0]:\n",
