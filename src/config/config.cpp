@@ -256,14 +256,14 @@ void ConfigReader::check_norm() {
 // Of images of other channels than three the defaults of mean and std say nothing, and a run writes
 // them down all the same.
 void ConfigReader::check_channels() {
-  const DataOptions& data = config_.data;
+  const PixelOptions& data = config_.data;
   const auto channels = static_cast<std::size_t>(data.channels);
   const auto check = [&](const char* key, std::size_t numbers, bool counts) {
     if (!has(key) || !counts || numbers == channels) return;
     error(key, fmt::format("{} has {} numbers, but data.channels is {}", key, numbers, channels),
           "one for each channel");
   };
-  const DataOptions defaults;
+  const PixelOptions defaults;
   check("data.mean", data.mean.size(), data.mean.size() != 1 && data.mean != defaults.mean);
   check("data.std", data.std.size(), data.std.size() != 1 && data.std != defaults.std);
   check("data.bands", data.bands.size(), true);

@@ -33,7 +33,7 @@ void warn(Judged& judged, std::string key, std::string message, std::string reme
 
 // --- data ---
 
-void judge_normalization(const DataOptions& data, Judged& judged) {
+void judge_normalization(const PixelOptions& data, Judged& judged) {
   const bool of_bytes = data.pixels.value_or(PixelType::kUint8) == PixelType::kUint8;
   if (!of_bytes || data.channels != 3 || data.normalize || data.mean.empty()) return;
   const auto judge = [&](const char* key, const std::vector<float>& values) {

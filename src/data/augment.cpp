@@ -100,7 +100,7 @@ void expose(const ExposureOptions& options, std::uint64_t seed, Split split, std
   for (std::uint8_t& pixel : image.pixels) pixel = table[pixel];
 }
 
-Normalizer::Normalizer(const DataOptions& options)
+Normalizer::Normalizer(const PixelOptions& options)
     : by_image_(normalizes_by_image(options)),
       channels_(static_cast<std::size_t>(options.channels)),
       mean_(for_channels(options.mean, channels_)),
@@ -230,7 +230,7 @@ void Augmenter::apply_to_labels(const LabelMap& labels, const AugmentDraw& draw,
   pad_labels(labels_, size_, ignored_, result);
 }
 
-Image denormalize(const Batch& batch, std::size_t place, const DataOptions& options) {
+Image denormalize(const Batch& batch, std::size_t place, const PixelOptions& options) {
   const auto channels = static_cast<std::size_t>(options.channels);
   const bool eight_bits = options.pixels.value_or(PixelType::kUint8) == PixelType::kUint8;
   Image image{batch.size.height, batch.size.width, {}, options.channels};

@@ -27,7 +27,7 @@ void flip_columns(Image& image);
 /// several threads.
 class Normalizer {
  public:
-  explicit Normalizer(const DataOptions& options);
+  explicit Normalizer(const PixelOptions& options);
   /// Fills `result` [padded.height, padded.width, channels]; right and bottom of the image are
   /// zeros, the mean colour. REQUIRES: the image is not larger than `padded` and has the options'
   /// channels.
@@ -102,6 +102,6 @@ class Augmenter {
 /// Image `place` of the batch as a picture: of 8-bit RGB the way back from what the loader has made
 /// of 0..255, rounded, and cut off where augmentation has led beyond; of others what picture_of
 /// shows of data.display.
-Image denormalize(const Batch& batch, std::size_t place, const DataOptions& options);
+Image denormalize(const Batch& batch, std::size_t place, const PixelOptions& options);
 
 }  // namespace lockstep

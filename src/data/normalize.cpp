@@ -15,7 +15,7 @@ namespace lockstep {
 namespace {
 
 const std::vector<float>& default_mean() {
-  static const std::vector<float> mean = DataOptions().mean;
+  static const std::vector<float> mean = PixelOptions().mean;
   return mean;
 }
 
@@ -131,14 +131,12 @@ std::string listed(const std::vector<float>& values) {
   return text + (values.size() > kShown ? ", ...]" : "]");
 }
 
-/// Of the training split's first image that has a header. Whoever needs the images says what is
-/// wrong with the others.
-std::optional<PixelType> first_type(DataOptions options, std::uint64_t seed) {
-  options.skip_broken = false;  // which would read them all
-  const std::unique_ptr<Dataset> dataset = make_dataset(options, Split::kTrain, seed);
-  for (std::int64_t i = 0; i < dataset->size(); ++i) {
+/// Of the first image that has a header. Whoever needs the images says what is wrong with the
+/// others.
+std::optional<PixelType> first_type(const Dataset& dataset) {
+  for (std::int64_t i = 0; i < dataset.size(); ++i) {
     try {
-      return dataset->pixel_type(i);
+      return dataset.pixel_type(i);
     } catch (const DataError&) {
     }
   }
@@ -179,10 +177,9 @@ std::vector<PixelMoments> measure(const Dataset& dataset, const DataOptions& opt
 }
 
 /// Measures, and says what came out.
-std::string use_measured(DataOptions& options, std::uint64_t seed, PixelType type) {
+std::string use_measured(DataOptions& options, const Dataset& dataset, PixelType type) {
   const double unit = type == PixelType::kUint8 ? 255 : 1;
-  const std::unique_ptr<Dataset> dataset = make_dataset(options, Split::kTrain, seed);
-  const std::vector<PixelMoments> moments = measure(*dataset, options, type);
+  const std::vector<PixelMoments> moments = measure(dataset, options, type);
   options.mean.clear();
   options.std.clear();
   for (const PixelMoments& channel : moments) {
@@ -191,7 +188,7 @@ std::string use_measured(DataOptions& options, std::uint64_t seed, PixelType typ
     options.std.push_back(channel.m2 > 0 ? static_cast<float>(channel.deviation() / unit) : 1);
   }
   options.pixels = type;
-  return concat("data.normalize = \"dataset\": ", dataset->size(), " images of ", to_string(type),
+  return concat("data.normalize = \"dataset\": ", dataset.size(), " images of ", to_string(type),
                 " have mean = ", listed(options.mean), ", std = ", listed(options.std));
 }
 
@@ -235,7 +232,7 @@ std::string several_types(const std::string& a, PixelType of_a, const std::strin
                 "cannot be of both; convert one, or write data.normalize = \"image\"");
 }
 
-bool normalizes_by_image(const DataOptions& options) {
+bool normalizes_by_image(const PixelOptions& options) {
   return options.normalize == Normalization::kImage ||
          options.normalize == Normalization::kPercentile;
 }
@@ -248,7 +245,7 @@ ImageRule image_rule(const DataOptions& options) {
           .nodata = options.nodata};
 }
 
-void prepare_image(const DataOptions& options, const std::string& name, Image& image) {
+void prepare_image(const PixelOptions& options, const std::string& name, Image& image) {
   if (image.channels != options.channels) {
     throw DataError(concat(name, ": has ", image.channels,
                            " channels, but data.channels = ", options.channels));
@@ -270,7 +267,7 @@ void prepare_image(const DataOptions& options, const std::string& name, Image& i
   }
 }
 
-void check_channels(const DataOptions& options) {
+void check_channels(const PixelOptions& options) {
   const auto channels = static_cast<std::size_t>(options.channels);
   if (!options.bands.empty() && options.bands.size() != channels) {
     throw ConfigError(concat("data.bands picks ", options.bands.size(),
@@ -282,7 +279,7 @@ void check_channels(const DataOptions& options) {
   }
 }
 
-void check_normalization(const DataOptions& options) {
+void check_normalization(const PixelOptions& options) {
   check_channels(options);
   if (normalizes_by_image(options)) return;
   const auto channels = static_cast<std::size_t>(options.channels);
@@ -300,7 +297,10 @@ void check_normalization(const DataOptions& options) {
 std::string settle_normalization(DataOptions& options, std::uint64_t seed) {
   if (options.pixels || normalizes_by_image(options) || find_layout(options).generated) return "";
   const bool given = options.mean != default_mean();
-  const std::optional<PixelType> first = first_type(options, seed);
+  DataOptions all = options;
+  all.skip_broken = false;  // which would read them
+  std::unique_ptr<Dataset> dataset = make_dataset(all, Split::kTrain, seed);
+  const std::optional<PixelType> first = first_type(*dataset);
   if (!first) return "";
   const PixelType type = *first;
   const bool eight_bit_rgb = type == PixelType::kUint8 && options.channels == 3;
@@ -320,7 +320,8 @@ std::string settle_normalization(DataOptions& options, std::uint64_t seed) {
     options.pixels = type;
     return "";
   }
-  return use_measured(options, seed, type);
+  if (options.skip_broken) dataset = make_dataset(options, Split::kTrain, seed);
+  return use_measured(options, *dataset, type);
 }
 
 }  // namespace lockstep

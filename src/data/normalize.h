@@ -31,7 +31,7 @@ std::string several_types(const std::string& a, PixelType of_a, const std::strin
                           PixelType of_b);
 
 /// Whether each image is normalised by its own numbers.
-bool normalizes_by_image(const DataOptions& options);
+bool normalizes_by_image(const PixelOptions& options);
 
 /// The rule by which the files of these options are read.
 ImageRule image_rule(const DataOptions& options);
@@ -39,12 +39,12 @@ ImageRule image_rule(const DataOptions& options);
 /// Makes the image that `name` calls what the loaders and the network take: checks its type and
 /// channels and, where images are normalised by their own numbers, does that: it is floats then.
 /// Throws DataError saying what was expected.
-void prepare_image(const DataOptions& options, const std::string& name, Image& image);
+void prepare_image(const PixelOptions& options, const std::string& name, Image& image);
 
 /// Throws ConfigError for data.bands and data.percentiles that do not fit.
-void check_channels(const DataOptions& options);
+void check_channels(const PixelOptions& options);
 /// The same, and for a mean and a deviation that are not of each channel, nor one for all.
-void check_normalization(const DataOptions& options);
+void check_normalization(const PixelOptions& options);
 
 /// Says how the images are normalised, where that is for the training split to say: its first
 /// image's type, and with data.normalize = "dataset" the mean and deviation of all its pixels that

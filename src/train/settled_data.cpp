@@ -28,7 +28,7 @@ std::optional<Config> known_config(const std::filesystem::path& run, const Table
 }
 
 /// Whether `known` had measured what `data` would be.
-bool measured_for(const DataOptions& known, const DataOptions& data) {
+bool measured_for(const PixelOptions& known, const PixelOptions& data) {
   const bool measured = known.normalize == Normalization::kDataset && known.pixels;
   const bool asked = !data.normalize || data.normalize == Normalization::kDataset;
   return measured && asked && known.channels == data.channels && known.bands == data.bands;
@@ -67,7 +67,7 @@ std::string measure_balanced(Config& config) {
 }
 
 Json packed(const Config& config, const std::string& said) {
-  const DataOptions& data = config.data;
+  const PixelOptions& data = config.data;
   Json packed{{"said", said},
               {"mean", data.mean},
               {"std", data.std},
@@ -78,7 +78,7 @@ Json packed(const Config& config, const std::string& said) {
 }
 
 std::string unpack(const Json& packed, Config& config) {
-  DataOptions& data = config.data;
+  PixelOptions& data = config.data;
   data.mean = packed.at("mean").get<std::vector<float>>();
   data.std = packed.at("std").get<std::vector<float>>();
   if (packed.contains("normalize")) data.normalize = packed.at("normalize").get<Normalization>();
@@ -87,7 +87,7 @@ std::string unpack(const Json& packed, Config& config) {
   return packed.at("said").get<std::string>();
 }
 
-void take_normalization(const DataOptions& from, DataOptions& to) {
+void take_normalization(const PixelOptions& from, PixelOptions& to) {
   to.normalize = from.normalize;
   to.pixels = from.pixels;
   to.mean = from.mean;

@@ -105,6 +105,50 @@ constexpr auto names_of(ImageOrientation) {
       {{"viewer", ImageOrientation::kViewer}, {"stored", ImageOrientation::kStored}});
 }
 
+/// What the values of an image's pixels are, and how they become the network's input.
+struct PixelOptions {
+  int channels = 3;        // of the network's input
+  std::vector<int> bands;  // of a file's channels those that count, from 0; empty: all
+  // Of an image in several files: what their names end in, before the extension. A split lists the
+  // first of them; the channels of all follow one another.
+  std::vector<std::string> channel_files;
+  std::optional<double> nodata;  // a value that is not there; without: what a file itself says
+  /// Not set: given where the images are 8-bit RGB or `mean` is not the default, else dataset.
+  std::optional<Normalization> normalize;
+  // Of each channel, or one of all: of 8-bit values in 0..1, of all others as the files have them.
+  std::vector<float> mean{0.485F, 0.456F, 0.406F};
+  std::vector<float> std{0.229F, 0.224F, 0.225F};
+  std::vector<float> percentiles{1, 99};
+  /// What `mean` and `std` are of; not set: uint8. settle_normalization (data/normalize.h) sets it.
+  std::optional<PixelType> pixels;
+  std::vector<int> display;  // channels that pictures show: three, or one
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("channels", channels, "of an image, as the network sees it",
+      {.in = {.lo = 1, .hi = 4096}, .written = channels != 3});
+    v("bands", bands, "of a file's channels, counted from 0, those that count, in this order",
+      {.in = {.lo = 0, .hi = 4095}, .written = !bands.empty()});
+    v("channel_files", channel_files,
+      "[\"_0000\", \"_0001\"]: an image is so many files, whose names end so",
+      {.what = "ends of names", .written = !channel_files.empty()});
+    v("nodata", nodata, "the value of what is not there; default: what a TIFF says, and NaN",
+      {.written = nodata.has_value()});
+    v("normalize", normalize,
+      "by the mean and std that are given, or of the dataset, each image, or percentile; default: "
+      "given for 8-bit RGB, else dataset",
+      {.written = normalize.has_value()});
+    v("mean", mean, "of each channel; of 8-bit images in 0..1");
+    v("std", std, "of each channel; of 8-bit images in 0..1", {.in = limits::kPositive});
+    v("percentiles", percentiles, "[lo, hi] of each image become 0 and 1",
+      {.in = {.lo = 0, .hi = 100}, .written = normalize == Normalization::kPercentile});
+    v("pixels", pixels, "the files' numbers that mean and std are of: uint8, uint16, float32, ...",
+      {.written = pixels.has_value()});
+    v("display", display, "channels that pictures show, from 0: three, or one",
+      {.in = {.lo = 0, .hi = 4095}, .counts = false, .written = !display.empty()});
+  }
+};
+
 struct DataLayout;
 using LayoutTable = std::vector<DataLayout>;
 
@@ -112,7 +156,7 @@ using LayoutTable = std::vector<DataLayout>;
 /// streets for segmentation; imagefolder, cifar10 and shapes for classification.
 const LayoutTable& builtin_layouts();
 
-struct DataOptions {
+struct DataOptions : PixelOptions {
   std::string layout = "folder";
   const LayoutTable* layouts = &builtin_layouts();  // where it is looked up; outlives the options
   std::filesystem::path root;
@@ -131,21 +175,6 @@ struct DataOptions {
   std::optional<float> val_share;  // of the training split's samples, by their names: validation
   // Samples that cannot be read are left out: all are read once when the data set is made.
   bool skip_broken = false;
-  int channels = 3;        // of the network's input
-  std::vector<int> bands;  // of a file's channels those that count, from 0; empty: all
-  // Of an image in several files: what their names end in, before the extension. A split lists the
-  // first of them; the channels of all follow one another.
-  std::vector<std::string> channel_files;
-  std::optional<double> nodata;  // a value that is not there; without: what a file itself says
-  /// Not set: given where the images are 8-bit RGB or `mean` is not the default, else dataset.
-  std::optional<Normalization> normalize;
-  // Of each channel, or one of all: of 8-bit values in 0..1, of all others as the files have them.
-  std::vector<float> mean{0.485F, 0.456F, 0.406F};
-  std::vector<float> std{0.229F, 0.224F, 0.225F};
-  std::vector<float> percentiles{1, 99};
-  /// What `mean` and `std` are of; not set: uint8. settle_normalization (data/normalize.h) sets it.
-  std::optional<PixelType> pixels;
-  std::vector<int> display;  // channels that pictures show: three, or one
   std::optional<Size> resize;
   std::optional<int> val_resize;  // validation: the shorter side, before val_crop
   std::optional<Size> val_crop;   // validation: the central part
@@ -212,27 +241,7 @@ struct DataOptions {
     v("orientation", orientation,
       "of images and masks: viewer (turned as EXIF says), stored (as the file has them)",
       {.written = orientation != ImageOrientation::kViewer});
-    v("channels", channels, "of an image, as the network sees it",
-      {.in = {.lo = 1, .hi = 4096}, .written = channels != 3});
-    v("bands", bands, "of a file's channels, counted from 0, those that count, in this order",
-      {.in = {.lo = 0, .hi = 4095}, .written = !bands.empty()});
-    v("channel_files", channel_files,
-      "[\"_0000\", \"_0001\"]: an image is so many files, whose names end so",
-      {.what = "ends of names", .written = !channel_files.empty()});
-    v("nodata", nodata, "the value of what is not there; default: what a TIFF says, and NaN",
-      {.written = nodata.has_value()});
-    v("normalize", normalize,
-      "by the mean and std that are given, or of the dataset, each image, or percentile; default: "
-      "given for 8-bit RGB, else dataset",
-      {.written = normalize.has_value()});
-    v("mean", mean, "of each channel; of 8-bit images in 0..1");
-    v("std", std, "of each channel; of 8-bit images in 0..1", {.in = limits::kPositive});
-    v("percentiles", percentiles, "[lo, hi] of each image become 0 and 1",
-      {.in = {.lo = 0, .hi = 100}, .written = normalize == Normalization::kPercentile});
-    v("pixels", pixels, "the files' numbers that mean and std are of: uint8, uint16, float32, ...",
-      {.written = pixels.has_value()});
-    v("display", display, "channels that pictures show, from 0: three, or one",
-      {.in = {.lo = 0, .hi = 4095}, .counts = false, .written = !display.empty()});
+    PixelOptions::visit_options(v);
     v("resize", resize, "[height, width]");
     v("val_resize", val_resize, "validation: the shorter side becomes this long",
       {.in = {.lo = 1, .hi = 65536}});
