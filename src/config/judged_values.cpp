@@ -21,6 +21,7 @@ using Judged = std::vector<JudgedValue>;
 constexpr double kUnusualRate = 5, kUnusualAdaptiveRate = 0.1;
 // Factors of images; larger ones are percent.
 constexpr float kUnusualScale = 10;
+constexpr float kUnusualDeviations = 3;
 // Of the largest class weight over the smallest: inverse frequencies hardly differ by more.
 constexpr float kUnusualRatio = 1e4F;
 
@@ -70,17 +71,24 @@ void judge_classes(const Config& config, Judged& judged) {
                   : "give images that are not of the class a class of their own");
 }
 
+void judge_factors(const std::string& key, const std::array<float, 2>& factors, const char* of,
+                   Judged& judged) {
+  if (factors[1] <= kUnusualScale) return;
+  judged.push_back({key, factors[0] > kUnusualScale,
+                    fmt::format("{} = [{}, {}] are factors of {}", key, factors[0], factors[1], of),
+                    "write 50 % as 0.5"});
+}
+
 void judge_augmentation(const DataOptions& data, Judged& judged) {
-  if (data.augment && data.augment->scale_hi > kUnusualScale) {
-    const std::string message =
-        fmt::format("data.augment.scale = [{}, {}] are factors of the image's size",
-                    data.augment->scale_lo, data.augment->scale_hi);
-    const char* remedy = "write 50 % as 0.5";
-    if (data.augment->scale_lo > kUnusualScale) {
-      refuse(judged, "data.augment.scale", message, remedy);
-    } else {
-      warn(judged, "data.augment.scale", message, remedy);
-    }
+  const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
+  judge_factors("data.augment.scale", {augment.scale_lo, augment.scale_hi}, "the image's size",
+                judged);
+  judge_factors("data.augment.gain", augment.gain, "an image's values", judged);
+  for (const auto& [key, value] :
+       {std::pair{"data.augment.shift", augment.shift}, {"data.augment.noise", augment.noise}}) {
+    if (value <= kUnusualDeviations) continue;
+    warn(judged, key, fmt::format("{} = {} is in standard deviations of the images", key, value),
+         "0.1 is usual");
   }
   if (data.val_crop && data.val_resize &&
       std::min(data.val_crop->height, data.val_crop->width) > *data.val_resize) {

@@ -18,6 +18,8 @@ enum class RngPurpose : std::uint32_t {
   kDelay = 7,
   kTiming = 8,
   kResizedCrop = 9,
+  kSymmetry = 10,
+  kValues = 11,
   kTest = 100,
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/rng.h"
 #include "data/normalize.h"
@@ -27,12 +28,15 @@ int position(int room, float uniform) {
   return static_cast<int>(uniform * static_cast<float>(room + 1));
 }
 
+Rng stream_of(RngPurpose purpose, std::uint64_t seed, std::int64_t sample, std::int64_t epoch) {
+  return {seed, purpose, static_cast<std::uint64_t>(sample), static_cast<std::uint32_t>(epoch)};
+}
+
 /// A part of an image: its size.
 Size draw_part(const AugmentOptions& options, Size image, std::uint64_t seed, std::int64_t sample,
                std::int64_t epoch) {
   constexpr int kTries = 10;
-  Rng rng(seed, RngPurpose::kResizedCrop, static_cast<std::uint64_t>(sample),
-          static_cast<std::uint32_t>(epoch));
+  Rng rng = stream_of(RngPurpose::kResizedCrop, seed, sample, epoch);
   const auto [smallest, largest] = *options.crop_area;
   const auto [narrowest, widest] = options.crop_aspect;
   const auto pixels = static_cast<float>(image.height) * static_cast<float>(image.width);
@@ -71,10 +75,61 @@ void flip_columns(int height, int width, std::size_t channels, Value* pixels) {
   }
 }
 
+template <typename Value>
+void flip_rows(int height, std::vector<Value>& values) {
+  const auto row = static_cast<std::ptrdiff_t>(values.size()) / height;
+  auto top = values.begin();
+  for (auto bottom = values.end() - row; top < bottom; top += row, bottom -= row)
+    std::swap_ranges(top, top + row, bottom);
+}
+
+template <typename Value>
+void transpose(int& height, int& width, int channels, std::vector<Value>& values) {
+  std::vector<Value> columns;
+  columns.reserve(values.size());
+  for (int x = 0; x < width; ++x) {
+    for (int y = 0; y < height; ++y) {
+      const auto pixel = values.begin() + (std::ptrdiff_t{y} * width + x) * channels;
+      columns.insert(columns.end(), pixel, pixel + channels);
+    }
+  }
+  values = std::move(columns);
+  std::swap(height, width);
+}
+
+void apply_symmetry(const AugmentDraw& draw, Image& image) {
+  if (draw.transpose) {
+    with_values(
+        image, [&](auto& values) { transpose(image.height, image.width, image.channels, values); });
+  }
+  if (draw.flip) lockstep::flip_columns(image);
+  if (draw.vflip) with_values(image, [&](auto& values) { flip_rows(image.height, values); });
+}
+
+void apply_symmetry(const AugmentDraw& draw, LabelMap& labels) {
+  if (draw.transpose) transpose(labels.height, labels.width, 1, labels.pixels);
+  if (draw.flip) flip_columns<1>(labels.height, labels.width, 1, labels.pixels.data());
+  if (draw.vflip) flip_rows(labels.height, labels.pixels);
+}
+
+/// Quarter turns, counted to the left, are a transposition and flips; those of flips come behind.
+void draw_symmetry(const AugmentOptions& options, Rng rng, AugmentDraw& draw) {
+  const bool vflip = rng.uniform() < options.vflip;
+  const std::uint32_t turns = options.rotate90 ? rng.next_u32() >> 30 : 0;
+  draw.transpose = turns % 2 == 1;
+  draw.flip = draw.flip != (turns >= 2);
+  draw.vflip = vflip != (turns == 1 || turns == 2);
+}
+
 /// One number for each channel.
 std::vector<float> for_channels(std::vector<float> values, std::size_t channels) {
   values.resize(channels, values.empty() ? 0 : values.front());
   return values;
+}
+
+/// Else there is nothing to do, and zeros keep their signs.
+bool changes_values(const AugmentOptions& options) {
+  return options.gain != std::array{1.0F, 1.0F} || options.shift != 0 || options.noise != 0;
 }
 
 }  // namespace
@@ -173,8 +228,7 @@ void pad_labels(const LabelMap& labels, Size padded, Label ignored, Label* resul
 
 AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_t seed,
                          std::int64_t sample, std::int64_t epoch) {
-  Rng rng(seed, RngPurpose::kAugment, static_cast<std::uint64_t>(sample),
-          static_cast<std::uint32_t>(epoch));
+  Rng rng = stream_of(RngPurpose::kAugment, seed, sample, epoch);
   AugmentDraw draw;
   const float scale = rng.uniform(options.scale_lo, options.scale_hi);
   draw.scaled = {scaled_extent(image.height, scale), scaled_extent(image.width, scale)};
@@ -198,6 +252,7 @@ AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_
   draw.saturation_factor = rng.uniform(0.5F, 1.5F);
   draw.hue = rng.uniform() < 0.5F;
   draw.hue_shift = rng.uniform(-kMaxHue, kMaxHue);
+  draw_symmetry(options, stream_of(RngPurpose::kSymmetry, seed, sample, epoch), draw);
   return draw;
 }
 
@@ -214,9 +269,13 @@ void Augmenter::apply(const Sample& sample, std::int64_t index, std::int64_t epo
   const Size whole{sample.image.height, sample.image.width};
   const AugmentDraw draw = draw_augment(options_, whole, seed_, index, epoch);
   resizer_.resize(sample.image, draw.scaled, draw.window, image_);
-  if (draw.flip) flip_columns(image_);
+  apply_symmetry(draw, image_);
   if (options_.photometric) distort_colors(draw, image_);
   normalizer_.apply(image_, size_, image);
+  if (changes_values(options_)) {
+    vary_values(options_, stream_of(RngPurpose::kValues, seed_, index, epoch), image_, size_,
+                image);
+  }
   if (task_ == Task::kClassification) {
     *labels = sample.labels.pixels.front();
   } else {
@@ -226,7 +285,7 @@ void Augmenter::apply(const Sample& sample, std::int64_t index, std::int64_t epo
 
 void Augmenter::apply_to_labels(const LabelMap& labels, const AugmentDraw& draw, Label* result) {
   resizer_.resize(labels, draw.scaled, draw.window, labels_);
-  if (draw.flip) flip_columns<1>(labels_.height, labels_.width, 1, labels_.pixels.data());
+  apply_symmetry(draw, labels_);
   pad_labels(labels_, size_, ignored_, result);
 }
 

@@ -1,14 +1,16 @@
 #pragma once
-// From a decoded sample to the floats of a batch: scale, crop, flip, photometric, normalise, pad,
-// in this order. Labels of pixels follow the image through every geometric step. All random numbers
-// of a sample are a function of (seed, sample, epoch), drawn in one place and always in the same
-// number, so that switching one augmentation on does not change another's numbers.
+// From a decoded sample to the floats of a batch: scale, crop, turn, flip, photometric, normalise,
+// pad, vary, in this order. Labels of pixels follow the image through every geometric step. All
+// random numbers of a sample are a function of (seed, sample, epoch), and those of a purpose are a
+// stream, drawn in one place and always in the same number, so that switching one augmentation on
+// does not change another's numbers.
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "core/rng.h"
 #include "data/resize.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/data/dataset.h"
@@ -56,7 +58,8 @@ void pad_labels(const LabelMap& labels, Size padded, Label ignored, Label* resul
 struct AugmentDraw {
   Size scaled;    // size of the whole image after scaling
   Window window;  // the crop, within `scaled`
-  bool flip = false;
+  // In this order: rows become columns; left and right, above and below change places.
+  bool transpose = false, flip = false, vflip = false;
   bool brightness = false, contrast = false, saturation = false, hue = false;  // applied or not
   bool contrast_last = false;  // after saturation and hue instead of before them
   float brightness_shift = 0;  // of 255
@@ -64,9 +67,10 @@ struct AugmentDraw {
   float hue_shift = 0;  // degrees
 };
 
-/// Draws from the stream (seed, sample, epoch); the part of a random-resized crop from one of its
-/// own (Szegedy et al. 2014, Going Deeper with Convolutions, section 6; ten tries, then the largest
-/// central part of an allowed shape). Without `crop`, the window is the whole scaled image.
+/// Draws from streams of (seed, sample, epoch); the part of a random-resized crop is that of
+/// Szegedy et al. 2014, Going Deeper with Convolutions, section 6 (ten tries, then the largest
+/// central part of an allowed shape). Without `crop`, the window is the whole scaled image. Turns
+/// come before flips.
 AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_t seed,
                          std::int64_t sample, std::int64_t epoch);
 
@@ -74,6 +78,12 @@ AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_
 /// distortion: shift by +-32, factors 0.5..1.5, +-18 degrees, each applied with probability 1/2;
 /// values are clamped to 0..255 after each step and rounded at the end. REQUIRES: 8-bit RGB.
 void distort_colors(const AugmentDraw& draw, Image& image);
+
+/// Gain, shift and noise of AugmentOptions on `values` [padded.height, padded.width, channels],
+/// into which a Normalizer has put the image. What is not there, in the image or beside it, stays
+/// 0.
+void vary_values(const AugmentOptions& options, Rng rng, const Image& image, Size padded,
+                 float* values);
 
 /// Augments sample after sample, keeping its scratch memory. Used by one thread.
 class Augmenter {

@@ -1,13 +1,16 @@
 #include "data/batch_plan.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "data/augment.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
 
-// The size of every batch: the crop, else the images' own, which then must be one.
-Size batch_size(const DataOptions& data, const Dataset& dataset) {
+// The size of every image: the crop, else the images' own, which then must be one.
+Size image_size(const DataOptions& data, const Dataset& dataset) {
   const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
   if (augment.crop) return *augment.crop;
   if (augment.crop_area) {
@@ -27,6 +30,31 @@ Size batch_size(const DataOptions& data, const Dataset& dataset) {
                              to_string(other), "; set data.resize or data.augment.crop"));
   }
   return size;
+}
+
+/// The size of every batch.
+Size batch_size(const DataOptions& data, const Dataset& dataset) {
+  const Size size = image_size(data, dataset);
+  if (!data.augment || !data.augment->rotate90 || size.height == size.width) return size;
+  const int side = std::min(size.height, size.width);
+  throw ConfigError(concat("data.augment.rotate90 turns ", to_string(size), " into ",
+                           to_string(Size{size.width, size.height}), ", and the images of a batch ",
+                           "are of one size; write data.augment.crop = [", side, ", ", side, "]"));
+}
+
+void check_shares(const AugmentOptions& augment) {
+  for (const auto& [key, share] : {std::pair{"hflip", augment.hflip}, {"vflip", augment.vflip}}) {
+    if (share >= 0 && share <= 1) continue;
+    throw ConfigError(concat("data.augment.", key, " = ", share, ": expected a probability"));
+  }
+}
+
+void check_values(const AugmentOptions& augment) {
+  const auto [lo, hi] = augment.gain;
+  if (lo > 0 && lo <= hi && augment.shift >= 0 && augment.noise >= 0) return;
+  throw ConfigError(concat("data.augment.gain = [", lo, ", ", hi, "], shift = ", augment.shift,
+                           ", noise = ", augment.noise, ": expected 0 < lo <= hi, and no less ",
+                           "than 0"));
 }
 
 void check_loading(const DataOptions& data) {
@@ -50,9 +78,8 @@ void check_loading(const DataOptions& data) {
       throw ConfigError("data.augment.crop_area and data.augment.scale exclude each other");
     }
   }
-  if (!(augment.hflip >= 0 && augment.hflip <= 1)) {
-    throw ConfigError(concat("data.augment.hflip = ", augment.hflip, ": expected a probability"));
-  }
+  check_shares(augment);
+  check_values(augment);
 }
 
 std::int64_t count_batches(std::int64_t batch, bool drop_last, std::int64_t samples) {

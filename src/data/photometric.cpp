@@ -55,4 +55,20 @@ void distort_colors(const AugmentDraw& draw, Image& image) {
   }
 }
 
+void vary_values(const AugmentOptions& options, Rng rng, const Image& image, Size padded,
+                 float* values) {
+  const float gain = rng.uniform(options.gain[0], options.gain[1]);
+  const float shift = rng.uniform(-options.shift, options.shift);
+  const auto noise = [&] { return options.noise > 0 ? options.noise * rng.normal() : 0; };
+  const auto channels = static_cast<std::size_t>(image.channels);
+  const std::size_t row = static_cast<std::size_t>(image.width) * channels;
+  for (std::size_t y = 0; y < static_cast<std::size_t>(image.height); ++y) {
+    for (std::size_t i = 0; i < row; ++i) {
+      const bool there = image.floats.empty() || !std::isnan(image.floats[y * row + i]);
+      if (there) values[i] = values[i] * gain + shift + noise();
+    }
+    values += static_cast<std::size_t>(padded.width) * channels;
+  }
+}
+
 }  // namespace lockstep

@@ -166,12 +166,116 @@ TEST_CASE("draws stay in their ranges, spread over them, and depend on sample, e
 TEST_CASE("switching one augmentation on leaves the others' numbers alone") {
   AugmentOptions options{.crop = Size{50, 60}, .hflip = 0.5F};
   const AugmentDraw plain = draw_augment(options, {100, 100}, 5, 9, 1);
-  options.photometric = true;
-  options.hflip = 1;
+  options.photometric = options.rotate90 = true;
+  options.hflip = options.vflip = 1;
   const AugmentDraw more = draw_augment(options, {100, 100}, 5, 9, 1);
   CHECK(plain.window.top == more.window.top);
   CHECK(plain.window.left == more.window.left);
   CHECK(plain.hue_shift == more.hue_shift);
+}
+
+TEST_CASE("a draw of every seed, sample and epoch is what it was in the first version") {
+  const AugmentOptions options{.crop = Size{50, 60},
+                               .scale_lo = 0.5F,
+                               .scale_hi = 2,
+                               .hflip = 0.5F,
+                               .gain = {0.5F, 2},
+                               .noise = 1};
+  const AugmentDraw draw = draw_augment(options, {1000, 2000}, 5, 9, 1);
+  CHECK(draw.scaled == Size{0, 0});
+  CHECK(draw.window.top == 0);
+  CHECK(draw.window.left == 0);
+  CHECK(draw.flip);
+  CHECK(draw.hue_shift == doctest::Approx(0));
+}
+
+/// [row, column] turned to the left, as numpy.rot90 does.
+std::vector<Label> turned(const std::vector<Label>& labels, std::size_t side, int times) {
+  std::vector<Label> now = labels;
+  for (int t = 0; t < times; ++t) {
+    const std::vector<Label> before = now;
+    for (std::size_t y = 0; y < side; ++y) {
+      for (std::size_t x = 0; x < side; ++x) now[y * side + x] = before[x * side + side - 1 - y];
+    }
+  }
+  return now;
+}
+
+TEST_CASE("images are turned by each of four angles equally often, and labels follow") {
+  DataOptions options = plain_options();
+  options.augment = AugmentOptions{.rotate90 = true};
+  const Sample sample = telling_sample({3, 3});
+  std::vector<int> times(4, 0);
+  constexpr int kCount = 800;
+  for (std::int64_t index = 0; index < kCount; ++index) {
+    const Result result = augment(options, sample, {3, 3}, index);
+    for (int turns = 0; turns < 4; ++turns)
+      times[static_cast<std::size_t>(turns)] +=
+          result.labels == turned(sample.labels.pixels, 3, turns);
+    for (std::size_t i = 0; i < result.labels.size(); ++i)
+      CHECK(std::lround(result.image[i * 3] * 255) == result.labels[i] * 20);
+  }
+  CHECK(times[0] + times[1] + times[2] + times[3] == kCount);
+  for (const int count : times) CHECK(std::abs(count - kCount / 4) < 50);
+}
+
+TEST_CASE("an image that is not square is turned within a square, and a vertical flip mirrors it") {
+  DataOptions options = plain_options();
+  options.augment = AugmentOptions{.vflip = 1, .rotate90 = true};
+  const Sample sample = telling_sample({2, 3});
+  int lying = 0;
+  for (std::int64_t index = 0; index < 100; ++index) {
+    const Result result = augment(options, sample, {3, 3}, index);
+    const bool lies = result.labels[6] == 77;
+    lying += lies;
+    CHECK((result.labels[2] == 77) == !lies);
+    for (std::size_t i = 0; i < result.labels.size(); ++i) {
+      if (result.labels[i] != 77)
+        CHECK(std::lround(result.image[i * 3] * 255) == result.labels[i] * 20);
+    }
+  }
+  CHECK(std::abs(lying - 50) < 20);
+  options.augment = AugmentOptions{.vflip = 1};
+  const Result flipped = augment(options, sample, {2, 3});
+  const std::vector<Label>& labels = sample.labels.pixels;
+  CHECK(flipped.labels ==
+        std::vector<Label>{labels[3], labels[4], labels[5], labels[0], labels[1], labels[2]});
+}
+
+TEST_CASE("gain, shift and noise are of values that are there, and leave all other draws alone") {
+  DataOptions options = plain_options();
+  options.pixels = PixelType::kFloat32;
+  options.channels = 1;
+  Sample sample;
+  sample.image = {40, 50, {}, 1, PixelType::kFloat32, {}, std::vector<float>(2000, 3)};
+  sample.labels = {40, 50, std::vector<Label>(2000, 1)};
+  for (std::size_t i = 0; i < 2000; i += 4) sample.image.floats[i] = std::nanf("");
+  const auto varied = [&](const AugmentOptions& augmentation, std::int64_t index) {
+    options.augment = augmentation;
+    Result result = augment(options, sample, {48, 50}, index);
+    for (std::size_t i = 0; i < 48 * 50; ++i) {
+      if (i % 4 == 0 || i >= 2000) CHECK(result.image[i] == 0);
+    }
+    return result.image;
+  };
+  CHECK(varied({}, 0)[1] == 3);
+  const float scaled = varied({.gain = {0.5F, 2}}, 0)[1];
+  CHECK(scaled != 3);
+  CHECK(scaled > 1.5F);
+  CHECK(scaled < 6);
+  const std::vector<float> shifted = varied({.gain = {0.5F, 2}, .shift = 0.1F}, 0);
+  CHECK(std::abs(shifted[1] - scaled) < 0.1F);
+  CHECK(shifted[1] != scaled);
+  CHECK(shifted[1] == shifted[1999]);
+  CHECK(varied({.shift = 0.1F}, 1)[1] != varied({.shift = 0.1F}, 2)[1]);
+  const std::vector<float> noisy = varied({.gain = {0.5F, 2}, .shift = 0.1F, .noise = 0.2F}, 0);
+  double sum = 0, squares = 0;
+  for (std::size_t i = 0; i < 2000; ++i) {
+    const auto noise = static_cast<double>(noisy[i] - shifted[i]);
+    sum += noise, squares += noise * noise;
+  }
+  CHECK(std::abs(sum / 1500) < 0.02);
+  CHECK(std::abs(std::sqrt(squares / 1500) - 0.2) < 0.02);
 }
 
 TEST_CASE("photometric steps do what their names say") {

@@ -24,8 +24,15 @@ DataOptions street_options(int images = 10) {
   data.size = {20, 28};
   data.train_images = images;
   data.val_images = 3;
-  data.augment = AugmentOptions{
-      .crop = Size{16, 24}, .scale_lo = 0.7F, .scale_hi = 1.4F, .hflip = 0.5F, .photometric = true};
+  data.augment = AugmentOptions{.crop = Size{16, 24},
+                                .scale_lo = 0.7F,
+                                .scale_hi = 1.4F,
+                                .hflip = 0.5F,
+                                .vflip = 0.5F,
+                                .photometric = true,
+                                .gain = {0.8F, 1.2F},
+                                .shift = 0.1F,
+                                .noise = 0.1F};
   return data;
 }
 
@@ -268,6 +275,12 @@ TEST_CASE("options that cannot work are refused") {
   CHECK(refused(data));
   data = street_options();
   data.augment->hflip = 1.5F;
+  CHECK(refused(data));
+  data = street_options();
+  data.augment->gain = {1, 0.5F};
+  CHECK(refused(data));
+  data = street_options();
+  data.augment->noise = -1;
   CHECK(refused(data));
   data = street_options();
   data.workers = -1;

@@ -42,8 +42,13 @@ struct AugmentOptions {
   // over height, log-uniform, becomes `crop` (torchvision's RandomResizedCrop).
   std::optional<std::array<float, 2>> crop_area = std::nullopt;
   std::array<float, 2> crop_aspect{3.0F / 4, 4.0F / 3};
-  float hflip = 0;           // probability
-  bool photometric = false;  // brightness, contrast, saturation, hue
+  float hflip = 0, vflip = 0;  // probabilities
+  bool rotate90 = false;       // turned by 0, 90, 180 or 270 degrees, each as likely
+  bool photometric = false;    // brightness, contrast, saturation, hue
+  // After normalisation, of values that are there: x becomes x*g + s + n, g uniform in `gain` and s
+  // in +-`shift`, both of the whole image, and n of each value, normal, of deviation `noise`.
+  std::array<float, 2> gain{1, 1};
+  float shift = 0, noise = 0;
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
@@ -56,7 +61,17 @@ struct AugmentOptions {
     v("crop_aspect", crop_aspect, "its width over its height [lo, hi]",
       {.in = {.hi = 100}, .written = crop_area.has_value()});
     v("hflip", hflip, "probability of a horizontal flip", {.in = limits::kShare});
-    v("photometric", photometric, "brightness, contrast, saturation, hue");
+    v("vflip", vflip, "probability of a vertical flip",
+      {.in = limits::kShare, .written = vflip != 0});
+    v("rotate90", rotate90, "turned by 0, 90, 180 or 270 degrees, each as likely",
+      {.written = rotate90});
+    v("photometric", photometric, "of 8-bit RGB: brightness, contrast, saturation, hue");
+    v("gain", gain, "after normalisation, an image's values times one factor in [lo, hi]",
+      {.in = {.hi = 100}, .written = gain != std::array{1.0F, 1.0F}});
+    v("shift", shift, "then plus one number within +-shift standard deviations",
+      {.in = limits::kNotNegative, .written = shift != 0});
+    v("noise", noise, "then plus noise of so many standard deviations",
+      {.in = limits::kNotNegative, .written = noise != 0});
   }
 };
 
