@@ -391,6 +391,8 @@ void ConfigReader::warn_of_ignored_keys() {
   for (const char* key : {"eval.overlap", "eval.blend"}) {
     warn(!config_.eval.window, key, "images in one piece (no eval.window)");
   }
+  warn(!config_.data.augment || config_.data.augment->class_crops == 0,
+       "data.augment.class_crops_of", "data.augment.class_crops = 0");
   for (const std::string& option : config_.architecture().ignored_options) {
     warn(true, "model." + option, written("model.arch"));
   }

@@ -20,6 +20,7 @@ enum class RngPurpose : std::uint32_t {
   kResizedCrop = 9,
   kSymmetry = 10,
   kValues = 11,
+  kClassCrop = 12,
   kTest = 100,
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "core/rng.h"
@@ -119,6 +120,43 @@ void draw_symmetry(const AugmentOptions& options, Rng rng, AugmentDraw& draw) {
   draw.transpose = turns % 2 == 1;
   draw.flip = draw.flip != (turns >= 2);
   draw.vflip = vflip != (turns == 1 || turns == 2);
+}
+
+/// Where in the labels a pixel of AugmentOptions::class_crops is; none: there is no such class.
+std::optional<std::int64_t> draw_class_pixel(const AugmentOptions& options, const LabelMap& labels,
+                                             Label ignored, Rng& rng) {
+  std::vector<std::uint32_t> counts;
+  for (const Label label : labels.pixels) {
+    if (label == ignored) continue;
+    if (label >= counts.size()) counts.resize(label + std::size_t{1});
+    ++counts[label];
+  }
+  const std::vector<int>& of = options.class_crops_of;
+  std::vector<Label> present;
+  for (std::size_t c = 0; c < counts.size(); ++c) {
+    const bool wanted = of.empty() ? c > 0 : std::ranges::find(of, static_cast<int>(c)) != of.end();
+    if (wanted && counts[c] > 0) present.push_back(static_cast<Label>(c));
+  }
+  if (present.empty()) return std::nullopt;
+  const Label chosen = present[rng.below(static_cast<std::uint32_t>(present.size()))];
+  std::uint32_t before = rng.below(counts[chosen]);
+  const auto pixel = std::ranges::find_if(
+      labels.pixels, [&](Label label) { return label == chosen && before-- == 0; });
+  return pixel - labels.pixels.begin();
+}
+
+void center_on_class(const AugmentOptions& options, const LabelMap& labels, Label ignored, Rng rng,
+                     AugmentDraw& draw) {
+  if (!(rng.uniform() < options.class_crops)) return;
+  const std::optional<std::int64_t> pixel = draw_class_pixel(options, labels, ignored, rng);
+  if (!pixel) return;
+  const auto begin = [](std::int64_t middle, int extent, int scaled, int crop) {
+    const std::int64_t begin = (2 * middle + 1) * scaled / (2 * std::int64_t{extent}) - crop / 2;
+    return static_cast<int>(std::clamp<std::int64_t>(begin, 0, scaled - crop));
+  };
+  auto& [top, left, size] = draw.window;
+  top = begin(*pixel / labels.width, labels.height, draw.scaled.height, size.height);
+  left = begin(*pixel % labels.width, labels.width, draw.scaled.width, size.width);
 }
 
 /// One number for each channel.
@@ -267,7 +305,9 @@ Augmenter::Augmenter(const DataOptions& options, std::uint64_t seed, Size size)
 void Augmenter::apply(const Sample& sample, std::int64_t index, std::int64_t epoch, float* image,
                       Label* labels) {
   const Size whole{sample.image.height, sample.image.width};
-  const AugmentDraw draw = draw_augment(options_, whole, seed_, index, epoch);
+  AugmentDraw draw = draw_augment(options_, whole, seed_, index, epoch);
+  center_on_class(options_, sample.labels, ignored_,
+                  stream_of(RngPurpose::kClassCrop, seed_, index, epoch), draw);
   resizer_.resize(sample.image, draw.scaled, draw.window, image_);
   apply_symmetry(draw, image_);
   if (options_.photometric) distort_colors(draw, image_);

@@ -43,7 +43,9 @@ Size batch_size(const DataOptions& data, const Dataset& dataset) {
 }
 
 void check_shares(const AugmentOptions& augment) {
-  for (const auto& [key, share] : {std::pair{"hflip", augment.hflip}, {"vflip", augment.vflip}}) {
+  for (const auto& [key, share] : {std::pair{"hflip", augment.hflip},
+                                   {"vflip", augment.vflip},
+                                   {"class_crops", augment.class_crops}}) {
     if (share >= 0 && share <= 1) continue;
     throw ConfigError(concat("data.augment.", key, " = ", share, ": expected a probability"));
   }
@@ -55,6 +57,24 @@ void check_values(const AugmentOptions& augment) {
   throw ConfigError(concat("data.augment.gain = [", lo, ", ", hi, "], shift = ", augment.shift,
                            ", noise = ", augment.noise, ": expected 0 < lo <= hi, and no less ",
                            "than 0"));
+}
+
+void check_class_crops(const DataOptions& data, const AugmentOptions& augment) {
+  if (augment.class_crops == 0) return;
+  if (!augment.crop) {
+    throw ConfigError("data.augment.class_crops needs data.augment.crop, the size of a crop");
+  }
+  if (find_layout(data).task == Task::kClassification) {
+    throw ConfigError(
+        "data.augment.class_crops looks for pixels of a class, but these labels are of whole "
+        "images; leave it out");
+  }
+  const int classes = class_count(data);
+  for (const int label : augment.class_crops_of) {
+    if (label >= 0 && label < classes) continue;
+    throw ConfigError(
+        concat("data.augment.class_crops_of has ", label, ": expected classes, 0..", classes - 1));
+  }
 }
 
 void check_loading(const DataOptions& data) {
@@ -80,6 +100,7 @@ void check_loading(const DataOptions& data) {
   }
   check_shares(augment);
   check_values(augment);
+  check_class_crops(data, augment);
 }
 
 std::int64_t count_batches(std::int64_t batch, bool drop_last, std::int64_t samples) {

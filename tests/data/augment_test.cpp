@@ -278,6 +278,47 @@ TEST_CASE("gain, shift and noise are of values that are there, and leave all oth
   CHECK(std::abs(std::sqrt(squares / 1500) - 0.2) < 0.02);
 }
 
+double share_with(const DataOptions& options, const Sample& sample, Size crop, Label label) {
+  constexpr int kCount = 4000;
+  int with = 0;
+  for (std::int64_t epoch = 0; epoch < kCount; ++epoch) {
+    const std::vector<Label> labels = augment(options, sample, crop, 0, epoch).labels;
+    with += std::count(labels.begin(), labels.end(), label) > 0;
+  }
+  return static_cast<double>(with) / kCount;
+}
+
+TEST_CASE("a crop that looks for a class has its only pixel as often as it is asked to") {
+  DataOptions options = plain_options();
+  const Size image{200, 200}, crop{32, 32};
+  Sample sample{random_image(image, 1), {200, 200, std::vector<Label>(40000, 0)}};
+  sample.labels.pixels[57 * 200 + 140] = 1;
+  options.augment = AugmentOptions{.crop = crop};
+  CHECK(std::abs(share_with(options, sample, crop, 1) - 0.0359) < 0.03);
+  options.augment->class_crops = 0.33F;
+  CHECK(std::abs(share_with(options, sample, crop, 1) - 0.354) < 0.03);
+  options.augment->class_crops_of = {2};  // of which there is none
+  const double ordinary = share_with(options, sample, crop, 1);
+  options.augment->class_crops = 0;
+  CHECK(share_with(options, sample, crop, 1) == ordinary);
+}
+
+TEST_CASE("a class is looked for as often as another, however small, and never what is ignored") {
+  DataOptions options = plain_options();
+  const Size crop{1, 1};
+  Sample sample{random_image({40, 40}, 1), {40, 40, std::vector<Label>(1600, 0)}};
+  for (std::size_t i = 0; i < 800; ++i) sample.labels.pixels[i] = i < 700 ? 3 : 77;
+  sample.labels.pixels[1000] = 5;
+  options.augment = AugmentOptions{.crop = crop, .class_crops = 1};
+  CHECK(std::abs(share_with(options, sample, crop, 3) - 0.5) < 0.03);
+  CHECK(std::abs(share_with(options, sample, crop, 5) - 0.5) < 0.03);
+  options.augment->class_crops_of = {0, 5, 7};
+  CHECK(std::abs(share_with(options, sample, crop, 0) - 0.5) < 0.03);
+  CHECK(std::abs(share_with(options, sample, crop, 5) - 0.5) < 0.03);
+  options.augment->scale_lo = options.augment->scale_hi = 3;  // the middle follows the scale
+  CHECK(std::abs(share_with(options, sample, crop, 5) - 0.5) < 0.03);
+}
+
 TEST_CASE("photometric steps do what their names say") {
   const auto distorted = [](const AugmentDraw& draw, std::vector<std::uint8_t> pixel) {
     Image image{1, 1, std::move(pixel)};

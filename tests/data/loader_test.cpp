@@ -27,6 +27,7 @@ DataOptions street_options(int images = 10) {
   data.augment = AugmentOptions{.crop = Size{16, 24},
                                 .scale_lo = 0.7F,
                                 .scale_hi = 1.4F,
+                                .class_crops = 0.5F,
                                 .hflip = 0.5F,
                                 .vflip = 0.5F,
                                 .photometric = true,
@@ -281,6 +282,9 @@ TEST_CASE("options that cannot work are refused") {
   CHECK(refused(data));
   data = street_options();
   data.augment->noise = -1;
+  CHECK(refused(data));
+  data = street_options();
+  data.augment->class_crops_of = {11};
   CHECK(refused(data));
   data = street_options();
   data.workers = -1;

@@ -42,6 +42,11 @@ struct AugmentOptions {
   // over height, log-uniform, becomes `crop` (torchvision's RandomResizedCrop).
   std::optional<std::array<float, 2>> crop_area = std::nullopt;
   std::array<float, 2> crop_aspect{3.0F / 4, 4.0F / 3};
+  // With this probability the middle of the crop is a pixel of a class, each pixel as likely; the
+  // class is one that the image has, each as likely: of these, or where there are none of all but
+  // class 0. At the image's edge the crop stays within. An image without: as any other crop.
+  float class_crops = 0;
+  std::vector<int> class_crops_of;
   float hflip = 0, vflip = 0;  // probabilities
   bool rotate90 = false;       // turned by 0, 90, 180 or 270 degrees, each as likely
   bool photometric = false;    // brightness, contrast, saturation, hue
@@ -60,6 +65,10 @@ struct AugmentOptions {
       {.in = {.hi = 1}});
     v("crop_aspect", crop_aspect, "its width over its height [lo, hi]",
       {.in = {.hi = 100}, .written = crop_area.has_value()});
+    v("class_crops", class_crops, "probability that the crop's middle is a pixel of a class",
+      {.in = limits::kShare, .written = class_crops != 0});
+    v("class_crops_of", class_crops_of, "of one of these classes; default: all but class 0",
+      {.in = {.lo = 0, .hi = 4095}, .written = !class_crops_of.empty()});
     v("hflip", hflip, "probability of a horizontal flip", {.in = limits::kShare});
     v("vflip", vflip, "probability of a vertical flip",
       {.in = limits::kShare, .written = vflip != 0});
