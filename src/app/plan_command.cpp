@@ -57,9 +57,14 @@ std::string left_out(const TrainingPlan& plan) {
   return fmt::format("; {} images of each epoch are left out (batch.drop_last)", plan.dropped);
 }
 
+std::string crops(const TrainingPlan& plan) {
+  const int count = plan.config.data.crops_per_image;
+  return count == 1 ? "" : fmt::format(", each {} times in an epoch", count);
+}
+
 void print_size(const TrainingPlan& plan) {
-  fmt::print("{} images of {}x{}, {} per step on {} device{}: {} step{} per epoch{}\n",
-             plan.train_images, plan.size.height, plan.size.width, plan.global_batch,
+  fmt::print("{} images of {}x{}{}, {} per step on {} device{}: {} step{} per epoch{}\n",
+             plan.train_images, plan.size.height, plan.size.width, crops(plan), plan.global_batch,
              plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.steps_per_epoch,
              plan.steps_per_epoch == 1 ? "" : "s", left_out(plan));
   const auto idle = std::count(plan.shares.begin(), plan.shares.end(), 0);
@@ -213,6 +218,7 @@ Json to_json(const TrainingPlan& plan) {
           {"shares", plan.shares},
           {"train_images", plan.train_images},
           {"val_images", plan.val_images},
+          {"samples_per_epoch", plan.samples_per_epoch},
           {"steps_per_epoch", plan.steps_per_epoch},
           {"steps", plan.steps},
           {"dropped_per_epoch", plan.dropped},

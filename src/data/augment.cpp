@@ -151,8 +151,8 @@ void center_on_class(const AugmentOptions& options, const LabelMap& labels, Labe
   const std::optional<std::int64_t> pixel = draw_class_pixel(options, labels, ignored, rng);
   if (!pixel) return;
   const auto begin = [](std::int64_t middle, int extent, int scaled, int crop) {
-    const std::int64_t begin = (2 * middle + 1) * scaled / (2 * std::int64_t{extent}) - crop / 2;
-    return static_cast<int>(std::clamp<std::int64_t>(begin, 0, scaled - crop));
+    const std::int64_t at = (2 * middle + 1) * scaled / (2 * std::int64_t{extent}) - crop / 2;
+    return static_cast<int>(std::clamp<std::int64_t>(at, 0, scaled - crop));
   };
   auto& [top, left, size] = draw.window;
   top = begin(*pixel / labels.width, labels.height, draw.scaled.height, size.height);

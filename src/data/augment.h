@@ -67,10 +67,16 @@ struct AugmentDraw {
   float hue_shift = 0;  // degrees
 };
 
-/// Draws from streams of (seed, sample, epoch); the part of a random-resized crop is that of
-/// Szegedy et al. 2014, Going Deeper with Convolutions, section 6 (ten tries, then the largest
-/// central part of an allowed shape). Without `crop`, the window is the whole scaled image. Turns
-/// come before flips.
+/// What a crop of a sample is called where random numbers are drawn; the first is called as the
+/// sample is. REQUIRES: sample < 2^32.
+constexpr std::int64_t crop_index(std::int64_t sample, std::int64_t crop) {
+  return sample + (crop << 32);
+}
+
+/// Draws from streams of (seed, sample, epoch), where the sample may be a crop_index; the part of a
+/// random-resized crop is that of Szegedy et al. 2014, Going Deeper with Convolutions, section 6
+/// (ten tries, then the largest central part of an allowed shape). Without `crop`, the window is
+/// the whole scaled image. Turns come before flips.
 AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_t seed,
                          std::int64_t sample, std::int64_t epoch);
 
@@ -91,7 +97,7 @@ class Augmenter {
   /// Samples leave with `size`, which the loader has chosen.
   Augmenter(const DataOptions& options, std::uint64_t seed, Size size);
   /// Fills `image` [size.height, size.width, channels] and `labels`, [size.height, size.width] or
-  /// one of the whole image.
+  /// one of the whole image. `index`: of the sample, or its crop_index.
   void apply(const Sample& sample, std::int64_t index, std::int64_t epoch, float* image,
              Label* labels);
 

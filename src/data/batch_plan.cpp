@@ -79,6 +79,10 @@ void check_class_crops(const DataOptions& data, const AugmentOptions& augment) {
 
 void check_loading(const DataOptions& data) {
   const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
+  if (data.crops_per_image < 1 || (data.crops_per_image > 1 && !augment.crop)) {
+    throw ConfigError(concat("data.crops_per_image = ", data.crops_per_image,
+                             ": expected at least 1, and 1 without data.augment.crop"));
+  }
   if (augment.crop && (augment.crop->height < 1 || augment.crop->width < 1)) {
     throw ConfigError("data.augment.crop: expected [height, width] of at least 1");
   }
@@ -107,7 +111,7 @@ std::int64_t count_batches(std::int64_t batch, bool drop_last, std::int64_t samp
   const std::int64_t rest = drop_last ? 0 : batch - 1;
   const std::int64_t count = (samples + rest) / batch;
   if (count == 0) {
-    throw ConfigError(concat("the training split has ", samples, " images, fewer than a batch of ",
+    throw ConfigError(concat("an epoch has ", samples, " training images, fewer than a batch of ",
                              batch, ", and batch.drop_last leaves none: use a smaller ",
                              "batch or batch.drop_last = false"));
   }
@@ -120,9 +124,10 @@ BatchPlan plan_batches(const DataOptions& options, const Dataset& dataset, std::
                        bool drop_last, int divisor) {
   LOCKSTEP_CHECK(divisor > 0, "LoaderOptions::divisor is ", divisor, ", expected at least 1");
   check_loading(options);
-  const std::int64_t batches = count_batches(batch, drop_last, dataset.size());
+  const std::int64_t samples = dataset.size() * options.crops_per_image;
+  const std::int64_t batches = count_batches(batch, drop_last, samples);
   const Size size = batch_size(options, dataset);
-  return {padded_size(size, divisor), size, batches};
+  return {padded_size(size, divisor), size, samples, batches};
 }
 
 }  // namespace lockstep

@@ -11,6 +11,7 @@ namespace lockstep {
 struct BatchPlan {
   Size size;           // of the images of every batch
   Size unpadded_size;  // the same without what fills them up to multiples of the divisor
+  std::int64_t samples_per_epoch = 0;  // crops_per_image of every image
   std::int64_t batches_per_epoch = 0;
 };
 

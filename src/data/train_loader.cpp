@@ -29,6 +29,7 @@ void check_places(const std::vector<std::int64_t>& places, std::int64_t count) {
 // An entry of the ring: one batch that is being filled, waits for its turn, or is the caller's.
 struct Slot {
   Batch batch;
+  std::vector<std::int64_t> crops;   // [position] which of its sample
   std::vector<std::int64_t> places;  // of the batch, that are decoded
   std::int64_t missing = 0;          // samples not decoded yet
   std::int64_t failed_position = 0;
@@ -39,7 +40,7 @@ struct Slot {
 struct Ticket {
   Slot* slot = nullptr;
   std::int64_t position = 0;  // in the batch
-  std::int64_t sample = 0;
+  std::int64_t sample = 0, crop = 0;
 };
 
 // What one thread needs to fill a place in a batch.
@@ -60,7 +61,7 @@ struct TrainLoader::Impl {
   const Batch& next();
   const Dataset& dataset() const { return store_.dataset(); }
 
-  std::int64_t batches_per_epoch = 0;
+  std::int64_t samples_per_epoch = 0, batches_per_epoch = 0;
   Size unpadded_size, size;
 
  private:
@@ -70,6 +71,7 @@ struct TrainLoader::Impl {
   }
   std::optional<Ticket> take_ticket();
   void open_batch(Slot& slot);
+  void choose_samples(Slot& slot);
   void decode(const Ticket& ticket, Decoder& decoder);
   void fill(const Ticket& ticket, Decoder& decoder) const;
   std::size_t labels_per_sample() const {
@@ -117,6 +119,7 @@ TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& lo
                  options_.prefetch, " ahead: expected at least 1, 0 and 0");
   const BatchPlan plan =
       plan_batches(data_, store_.dataset(), options_.batch, options_.drop_last, options_.divisor);
+  samples_per_epoch = plan.samples_per_epoch;
   batches_per_epoch = plan.batches_per_epoch;
   unpadded_size = plan.unpadded_size;
   size = plan.size;
@@ -179,7 +182,8 @@ std::optional<Ticket> TrainLoader::Impl::take_ticket() {
   std::optional<Ticket> ticket;
   if (!slot.places.empty()) {
     const std::int64_t place = slot.places[next_place_++];
-    ticket = Ticket{&slot, place, slot.batch.samples[static_cast<std::size_t>(place)]};
+    const auto at = static_cast<std::size_t>(place);
+    ticket = Ticket{&slot, place, slot.batch.samples[at], slot.crops[at]};
   }
   if (next_place_ == slot.places.size()) {
     next_place_ = 0;
@@ -189,21 +193,32 @@ std::optional<Ticket> TrainLoader::Impl::take_ticket() {
   return ticket;
 }
 
-// Sizes the buffers of batch `next_batch_` and writes down its samples.
-void TrainLoader::Impl::open_batch(Slot& slot) {
-  const std::int64_t epoch = next_batch_ / batches_per_epoch;
-  if (epoch != order_epoch_) {
-    epoch_order(store_.size(), data_.shuffle, options_.seed, epoch, order_);
-    order_epoch_ = epoch;
+// An epoch's order is of its crops: first those that are their images' first, and so on.
+void TrainLoader::Impl::choose_samples(Slot& slot) {
+  Batch& batch = slot.batch;
+  batch.epoch = next_batch_ / batches_per_epoch;
+  if (batch.epoch != order_epoch_) {
+    epoch_order(samples_per_epoch, data_.shuffle, options_.seed, batch.epoch, order_);
+    order_epoch_ = batch.epoch;
   }
   const std::int64_t begin = next_batch_ % batches_per_epoch * options_.batch;
-  const std::int64_t count = std::min(options_.batch, store_.size() - begin);
+  const std::int64_t end = std::min(begin + options_.batch, samples_per_epoch);
+  batch.samples.clear();
+  slot.crops.clear();
+  for (auto number = order_.begin() + begin; number != order_.begin() + end; ++number) {
+    batch.samples.push_back(*number % store_.size());
+    slot.crops.push_back(*number / store_.size());
+  }
+}
+
+// Sizes the buffers of batch `next_batch_` and writes down its samples.
+void TrainLoader::Impl::open_batch(Slot& slot) {
+  choose_samples(slot);
   Batch& batch = slot.batch;
+  const std::int64_t count = batch.count();
   batch.images.resize(static_cast<std::size_t>(count) * pixels_per_sample() * channels());
   batch.labels.resize(static_cast<std::size_t>(count) * labels_per_sample());
-  batch.samples.assign(order_.begin() + begin, order_.begin() + begin + count);
   batch.size = size;
-  batch.epoch = epoch;
   batch.class_pixels.assign(classes_, 0);
   batch.own_places_only = options_.own_places != nullptr;
   if (options_.own_places) {
@@ -242,7 +257,8 @@ void TrainLoader::Impl::fill(const Ticket& ticket, Decoder& decoder) const {
   float* image = batch.images.data() + position * pixels_per_sample() * channels();
   Label* labels = batch.labels.data() + position * labels_per_sample();
   const Sample& sample = store_.fetch(ticket.sample, decoder.scratch);
-  decoder.augmenter.apply(sample, ticket.sample, batch.epoch, image, labels);
+  decoder.augmenter.apply(sample, crop_index(ticket.sample, ticket.crop), batch.epoch, image,
+                          labels);
   store_.count_labels(ticket.sample, {labels, labels_per_sample()}, decoder.histogram);
 }
 
@@ -250,6 +266,8 @@ TrainLoader::TrainLoader(const DataOptions& data, const LoaderOptions& options)
     : impl_(std::make_unique<Impl>(data, options)) {}
 
 TrainLoader::~TrainLoader() = default;
+
+std::int64_t TrainLoader::samples_per_epoch() const { return impl_->samples_per_epoch; }
 
 std::int64_t TrainLoader::batches_per_epoch() const { return impl_->batches_per_epoch; }
 

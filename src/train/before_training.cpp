@@ -42,8 +42,8 @@ void check_loaded(const Config& config, const std::vector<Device>& devices, cons
   const BatchPlan plan = plan_batches(config.data, train, config.global_batch(ranks),
                                       config.batch.drop_last, config.size_divisor());
   warn_of_padding(plan.unpadded_size, plan.size, warnings);
-  append(warnings,
-         check_training(config, devices, world, {plan.size, train.size(), plan.batches_per_epoch}));
+  append(warnings, check_training(config, devices, world,
+                                  {plan.size, plan.samples_per_epoch, plan.batches_per_epoch}));
   if (config.bn.eval_stats == EvalStats::kBatch || config.run.eval_disparity)
     check_evaluated_sizes(config, ranks, ValLoader(config.data, config.run.seed));
 }

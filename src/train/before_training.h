@@ -17,7 +17,7 @@ namespace lockstep {
 /// Training batches as the loader will make them.
 struct TrainingShape {
   Size size;
-  std::int64_t images = 0;  // of the training split
+  std::int64_t images = 0;  // of an epoch
   std::int64_t steps_per_epoch = 0;
 };
 

@@ -116,7 +116,7 @@ void warn_as_training(TrainingPlan& plan, const TrainLoader& loader, const ValLo
   const Dataset& train = loader.dataset();
   begin_computing(plan.config, plan.devices);
   plan.warnings = check_training(plan.config, plan.devices, World::alone(),
-                                 {plan.size, plan.train_images, plan.steps_per_epoch});
+                                 {plan.size, plan.samples_per_epoch, plan.steps_per_epoch});
   check_evaluated_sizes(plan.config, static_cast<int>(plan.devices.size()), val);
   for (const Dataset* dataset : {&train, &val.dataset()}) warn_of_skipped(*dataset, plan.warnings);
   warn_of_padding(loader.unpadded_size(), loader.size(), plan.warnings);
@@ -182,9 +182,10 @@ TrainingPlan plan_training(const Config& written, const std::vector<Device>& dev
   plan.size = loader.size();
   plan.train_images = loader.dataset().size();
   plan.val_images = val_loader.size();
+  plan.samples_per_epoch = loader.samples_per_epoch();
   plan.steps_per_epoch = loader.batches_per_epoch();
   plan.dropped =
-      std::max<std::int64_t>(plan.train_images - plan.steps_per_epoch * plan.global_batch, 0);
+      std::max<std::int64_t>(plan.samples_per_epoch - plan.steps_per_epoch * plan.global_batch, 0);
   plan.steps = config.max_iters(plan.steps_per_epoch);
   plan.evaluations = count_evaluations(config, plan.steps);
   plan.rates = learning_rates(plan);

@@ -35,8 +35,9 @@ struct TrainingPlan {
   std::int64_t global_batch = 0;          // images per step
   std::vector<std::int64_t> shares = {};  // [rank] images of a micro-batch
   std::int64_t train_images = 0, val_images = 0;
+  std::int64_t samples_per_epoch = 0;  // crops_per_image of every training image
   std::int64_t steps_per_epoch = 0, steps = 0;
-  std::int64_t dropped = 0;  // images that an epoch leaves out
+  std::int64_t dropped = 0;  // samples that an epoch leaves out
   std::int64_t evaluations = 0;
   std::string largest_image = {};  // of an evaluation
   Size largest_size = {};          // as the network is shown it

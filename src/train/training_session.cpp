@@ -181,7 +181,7 @@ void TrainingSession::make_loader() {
   resume.check_steps(max_iters);
   for (std::string& text :
        check_training(config, devices, world,
-                      {loader->size(), loader->dataset().size(), loader->batches_per_epoch()}))
+                      {loader->size(), loader->samples_per_epoch(), loader->batches_per_epoch()}))
     warnings.push_back(std::move(text));
 }
 

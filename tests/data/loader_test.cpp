@@ -82,7 +82,8 @@ TEST_CASE("every place of the order is equally likely") {
 
 TEST_CASE("batches do not depend on workers, prefetch or cache") {
   const LoaderOptions options{.batch = 3, .seed = 5};
-  DataOptions data = street_options();
+  DataOptions data = street_options(5);
+  data.crops_per_image = 2;
   data.workers = 0;
   TrainLoader reference(data, options);
   const std::vector<Batch> expected = take(reference, 14);
@@ -100,7 +101,8 @@ TEST_CASE("batches do not depend on workers, prefetch or cache") {
 
 TEST_CASE("a loader started at any batch continues exactly") {
   DataOptions data = street_options(7);
-  const LoaderOptions options{.batch = 2, .drop_last = false, .seed = 6};
+  data.crops_per_image = 2;
+  const LoaderOptions options{.batch = 4, .drop_last = false, .seed = 6};
   TrainLoader whole(data, options);
   const std::vector<Batch> expected = take(whole, 12);
   for (std::int64_t first : {0, 1, 3, 4, 7, 11}) {
@@ -130,6 +132,73 @@ TEST_CASE("an epoch shows every sample once; the last batch is smaller or droppe
   TrainLoader dropping(data, {.batch = 3, .seed = 1});
   CHECK(dropping.batches_per_epoch() == 2);
   for (int i = 0; i < 5; ++i) CHECK(dropping.next().count() == 3);
+}
+
+/// Three images, which remembers how often they were read.
+class Counting final : public Dataset {
+ public:
+  explicit Counting(int& loaded) : loaded_(loaded) {}
+  std::int64_t size() const override { return 3; }
+  void load(std::int64_t index, Sample& sample) const override {
+    ++loaded_;
+    sample.image = random_image({30, 30}, static_cast<std::uint64_t>(index));
+    sample.labels = random_labels({30, 30}, 3, 1);
+  }
+  Size image_size(std::int64_t) const override { return {30, 30}; }
+  std::string describe(std::int64_t index) const override { return concat("drawing ", index); }
+
+ private:
+  int& loaded_;
+};
+
+TEST_CASE("an epoch has crops_per_image crops of every image, which is read once") {
+  int loaded = 0;
+  const LayoutTable layouts{{"own", [&](const DataOptions&, Split, std::uint64_t) {
+                               return std::make_unique<Counting>(loaded);
+                             }}};
+  DataOptions data;
+  data.layout = "own";
+  data.layouts = &layouts;
+  data.num_classes = 3;
+  data.workers = 0;
+  data.augment = AugmentOptions{.crop = Size{8, 8}, .hflip = 0.5F, .noise = 0.1F};
+  data.crops_per_image = 4;
+  for (const bool shuffle : {true, false}) {
+    data.shuffle = shuffle;
+    loaded = 0;
+    TrainLoader loader(data, {.batch = 5, .drop_last = false, .seed = 3});
+    CHECK(loader.samples_per_epoch() == 12);
+    CHECK(loader.batches_per_epoch() == 3);
+    std::vector<int> seen(3, 0);
+    std::set<std::vector<float>> crops;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (const int count : {5, 5, 2}) {
+        const Batch& batch = loader.next();
+        CHECK(batch.epoch == epoch);
+        REQUIRE(batch.count() == count);
+        for (int i = 0; i < count; ++i) {
+          ++seen[static_cast<std::size_t>(batch.samples[static_cast<std::size_t>(i)])];
+          const auto first = batch.images.begin() + std::ptrdiff_t{i} * 8 * 8 * 3;
+          crops.insert(std::vector<float>(first, first + 8 * 8 * 3));
+        }
+      }
+    }
+    CHECK(seen == std::vector<int>{8, 8, 8});
+    CHECK(crops.size() == 24);
+    CHECK(loaded == 3);
+  }
+}
+
+TEST_CASE("an image's first crop is what it is alone") {
+  DataOptions data = street_options(4);
+  data.shuffle = false;
+  TrainLoader alone(data, {.batch = 4, .seed = 3});
+  data.crops_per_image = 3;
+  TrainLoader of_three(data, {.batch = 4, .seed = 3});
+  check_equal(alone.next(), of_three.next());
+  CHECK(of_three.next().epoch == 0);
+  of_three.next();
+  check_equal(alone.next(), of_three.next());
 }
 
 TEST_CASE("an epoch's augmentation differs from the next one's") {
@@ -287,6 +356,9 @@ TEST_CASE("options that cannot work are refused") {
   data.augment->class_crops_of = {11};
   CHECK(refused(data));
   data = street_options();
+  data.crops_per_image = 0;
+  CHECK(refused(data));
+  data = street_options();
   data.workers = -1;
   CHECK(refused(data));
   data = street_options();
@@ -360,7 +432,8 @@ TEST_CASE("what fails while a batch is opened is thrown by next, whatever the wo
 TEST_CASE("a process decodes its own places, and the counts of all add up") {
   for (const int workers : {0, 3}) {
     CAPTURE(workers);
-    DataOptions data = street_options();
+    DataOptions data = street_options(5);
+    data.crops_per_image = 2;
     data.workers = workers;
     const LoaderOptions whole{.batch = 4, .drop_last = false, .seed = 3};
     TrainLoader reference(data, whole);

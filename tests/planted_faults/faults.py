@@ -834,6 +834,19 @@ FAULTS = [
                                                                                     "weights_.push_back(own.values() + begin_);"),
           "an update reads its own*", test="test_step", source="weight_update.cpp"),
 
+    # --- augmentation
+    Fault("augmentation: a new draw moves those behind it", "draw_augment",
+          replaced("draw.flip = rng.uniform() < options.hflip;",
+                   "draw.flip = rng.uniform() < options.hflip; draw.vflip = rng.uniform() < options.vflip;"),
+          "a draw of every seed*", test="test_data"),
+    Fault("augmentation: what is not there gets noise, too", "vary_values",
+          replaced("!std::isnan(image.floats[y * row + i])", "(options.noise > 0 || !std::isnan(image.floats[y * row + i]))"),
+          "gain, shift and noise*", test="test_data"),
+    Fault("crops of classes: always of the last one", "draw_class_pixel",
+          replaced("present[rng.below(static_cast<std::uint32_t>(present.size()))]", "present.back()"), "a class is looked for*", test="test_data"),
+    Fault("crops of an image: all are the first one", "fill", replaced("crop_index(ticket.sample, ticket.crop)", "crop_index(ticket.sample, 0)"),
+          "an epoch has crops_per_image*", test="test_data", source="train_loader.cpp"),
+
     # --- predictions
     Fault("test-time augmentation: mirrored probabilities are not mirrored back", "add_probabilities",
           replaced("logits.mirrored ? width - 1 -", "!logits.mirrored && logits.mirrored ? width - 1 -"),

@@ -71,6 +71,18 @@ TEST_CASE("a plan counts steps, images and BatchNorm's values") {
   CHECK(plan.step_seconds > 0);
 }
 
+TEST_CASE("a plan counts the crops of an epoch") {
+  const test::TemporaryFolder folder;
+  Config config = tiny(folder, "[data.augment]\ncrop = [16, 16]\n");
+  config.data.crops_per_image = 3;
+  const TrainingPlan plan = plan_training(config, parse_devices("cpu:1"), 1);
+  CHECK(plan.train_images == 10);
+  CHECK(plan.samples_per_epoch == 30);
+  CHECK(plan.steps_per_epoch == 7);
+  CHECK(plan.dropped == 2);
+  CHECK(plan.steps == 21);
+}
+
 TEST_CASE("a plan reads the weights that its training would begin with") {
   const test::TemporaryFolder folder;
   Config config = tiny(folder);

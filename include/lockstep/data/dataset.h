@@ -46,7 +46,7 @@ struct AugmentOptions {
   // class is one that the image has, each as likely: of these, or where there are none of all but
   // class 0. At the image's edge the crop stays within. An image without: as any other crop.
   float class_crops = 0;
-  std::vector<int> class_crops_of;
+  std::vector<int> class_crops_of = {};
   float hflip = 0, vflip = 0;  // probabilities
   bool rotate90 = false;       // turned by 0, 90, 180 or 270 degrees, each as likely
   bool photometric = false;    // brightness, contrast, saturation, hue
@@ -203,6 +203,7 @@ struct DataOptions : PixelOptions {
   std::optional<int> val_resize;  // validation: the shorter side, before val_crop
   std::optional<Size> val_crop;   // validation: the central part
   std::optional<ExposureOptions> exposure;
+  int crops_per_image = 1;  // of training: an epoch has so many of every image
   bool shuffle = true;
   int workers = 2;  // background threads of the training loader; 0: decode in the caller's thread
   int cache_mb = 512;   // memory for decoded, resized samples, per split; 0: decode every epoch
@@ -271,6 +272,8 @@ struct DataOptions : PixelOptions {
       {.in = {.lo = 1, .hi = 65536}});
     v("val_crop", val_crop, "validation: the central [height, width]");
     v("exposure", exposure, "[lo, offset]: a camera whose exposure varies");
+    v("crops_per_image", crops_per_image, "training: an epoch has so many crops of every image",
+      {.in = {.lo = 1, .hi = 1e6}, .written = crops_per_image != 1});
     v("shuffle", shuffle, "");
     v("workers", workers, "threads that decode and augment",
       {.in = {.lo = 0, .hi = 256}, .counts = false});

@@ -1,7 +1,7 @@
 #pragma once
 // Batches, decoded and augmented on background threads ahead of the step. The order and every
-// augmentation are functions of (seed, epoch, sample) only: neither the number of workers nor of
-// devices changes a batch.
+// augmentation are functions of (seed, epoch, sample, crop) only: neither the number of workers nor
+// of devices changes a batch.
 
 #include <cstdint>
 #include <functional>
@@ -35,6 +35,8 @@ class TrainLoader {
   TrainLoader(const DataOptions& data, const LoaderOptions& options);
   ~TrainLoader();
 
+  /// DataOptions::crops_per_image times the samples of the data set.
+  std::int64_t samples_per_epoch() const;
   /// Batches of an epoch: the floor of samples over batch size, or without drop_last the ceiling.
   std::int64_t batches_per_epoch() const;
   /// The size of the images of every batch, in pixels.

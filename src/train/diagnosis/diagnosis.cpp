@@ -178,6 +178,7 @@ Config on_one_device(Config config) {
   config.batch.accumulate = 1;
   config.bn.sync_group = 0;
   if (config.bn.has_running_statistics()) config.bn.mode = BatchNormMode::kLocal;
+  config.data.crops_per_image = 1;
   config.data.shuffle = true;  // neighbours are not to be alike
   return config;
 }
