@@ -4,7 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <type_traits>
+#include <numeric>
+#include <utility>
 
 #include "data/for_each_sample.h"
 #include "io/raw_pixels.h"
@@ -19,16 +20,26 @@ const std::vector<float>& default_mean() {
   return mean;
 }
 
-/// Sums of integers, which are exact.
-struct IntegerSums {
-  std::uint64_t sum = 0, squares = 0;
+/// What two passes over a channel's values come to, band after band.
+struct Sums {
+  std::uint64_t sum = 0, squares = 0, count = 0;  // of integers, which are exact
   std::uint32_t least = UINT32_MAX, most = 0;
+  PixelMoments moments;  // of floats
+  double total = 0;
+
+  PixelMoments of_integers() const {
+    // What is subtracted has more than 64 bits.
+    using Wide = unsigned __int128;
+    const Wide spread = Wide{count} * squares - Wide{sum} * sum;
+    const auto n = static_cast<double>(count);
+    return {n, static_cast<double>(sum) / n, static_cast<double>(spread) / n,
+            static_cast<double>(least), static_cast<double>(most)};
+  }
 };
 
 template <typename Value>
-std::vector<PixelMoments> moments_of_integers(const std::vector<Value>& values,
-                                              std::size_t channels) {
-  std::vector<IntegerSums> sums(channels);
+void add_values(const std::vector<Value>& values, std::vector<Sums>& sums) {
+  const std::size_t channels = sums.size();
   for (std::size_t i = 0; i < values.size(); i += channels) {
     for (std::size_t c = 0; c < channels; ++c) {
       const std::uint64_t value = values[i + c];
@@ -38,42 +49,38 @@ std::vector<PixelMoments> moments_of_integers(const std::vector<Value>& values,
       sums[c].most = std::max<std::uint32_t>(sums[c].most, values[i + c]);
     }
   }
-  const std::uint64_t count = values.size() / channels;
-  std::vector<PixelMoments> moments;
-  for (const IntegerSums& of : sums) {
-    // What is subtracted has more than 64 bits.
-    using Wide = unsigned __int128;
-    const Wide spread = Wide{count} * of.squares - Wide{of.sum} * of.sum;
-    const auto n = static_cast<double>(count);
-    moments.push_back({n, static_cast<double>(of.sum) / n, static_cast<double>(spread) / n,
-                       static_cast<double>(of.least), static_cast<double>(of.most)});
-  }
-  return moments;
+  for (Sums& of : sums) of.count += values.size() / channels;
 }
 
-PixelMoments moments_of_channel(const std::vector<float>& values, std::size_t channel,
-                                std::size_t channels) {
-  // Twice over the values: sums of squares of large values would lose what differs.
-  PixelMoments moments;
-  moments.least = std::numeric_limits<double>::infinity();
-  moments.most = -moments.least;
-  double sum = 0;
-  const auto each = [&](const auto& use) {
-    for (std::size_t i = channel; i < values.size(); i += channels) {
-      const auto value = static_cast<double>(values[i]);
-      if (!std::isnan(value)) use(value);
-    }
-  };
-  each([&](double value) {
-    ++moments.count;
-    sum += value;
-    moments.least = std::min(moments.least, value);
-    moments.most = std::max(moments.most, value);
-  });
-  if (moments.count == 0) return {};
-  moments.mean = sum / moments.count;
-  each([&](double value) { moments.m2 += (value - moments.mean) * (value - moments.mean); });
-  return moments;
+template <typename Use>
+void each_there(const std::vector<float>& values, std::size_t channel, std::size_t channels,
+                const Use& use) {
+  for (std::size_t i = channel; i < values.size(); i += channels) {
+    const auto value = static_cast<double>(values[i]);
+    if (!std::isnan(value)) use(value);
+  }
+}
+
+void add_values(const std::vector<float>& values, std::vector<Sums>& sums) {
+  for (std::size_t c = 0; c < sums.size(); ++c) {
+    PixelMoments& moments = sums[c].moments;
+    each_there(values, c, sums.size(), [&](double value) {
+      const bool first = moments.count == 0;
+      ++moments.count;
+      sums[c].total += value;
+      moments.least = first ? value : std::min(moments.least, value);
+      moments.most = first ? value : std::max(moments.most, value);
+    });
+  }
+}
+
+void add_distances(const std::vector<float>& values, std::vector<Sums>& sums) {
+  for (std::size_t c = 0; c < sums.size(); ++c) {
+    PixelMoments& moments = sums[c].moments;
+    each_there(values, c, sums.size(), [&](double value) {
+      moments.m2 += (value - moments.mean) * (value - moments.mean);
+    });
+  }
 }
 
 DataError no_pixels(const std::string& name) {
@@ -81,10 +88,7 @@ DataError no_pixels(const std::string& name) {
                           "no mean; leave the image out"));
 }
 
-/// How a channel is scaled: (value - shift) * factor.
-struct Scale {
-  float shift = 0, factor = 0;
-};
+using Scale = ImagePreparation::Scale;
 
 Scale by_deviation(const PixelMoments& moments) {
   const double deviation = moments.deviation();
@@ -102,25 +106,26 @@ void scale_channels(const std::vector<Scale>& scales, bool cut_off, Image& image
   }
 }
 
-void normalize_by_moments(const std::string& name, Image& image) {
+std::vector<Scale> scales_by_moments(const std::string& name, const ImageBands& bands) {
   std::vector<Scale> scales;
-  for (const PixelMoments& moments : moments_of(image)) {
+  for (const PixelMoments& moments : moments_of(bands)) {
     if (moments.count == 0) throw no_pixels(name);
     scales.push_back(by_deviation(moments));
   }
-  scale_channels(scales, false, image);
+  return scales;
 }
 
-void normalize_by_percentiles(const std::vector<float>& percents, const std::string& name,
-                              Image& image) {
+std::vector<Scale> scales_by_percentiles(const PixelOptions& options, const std::string& name,
+                                         const ImageBands& bands) {
+  std::vector<int> channels(static_cast<std::size_t>(options.channels));
+  std::iota(channels.begin(), channels.end(), 0);
   std::vector<Scale> scales;
-  for (int channel = 0; channel < image.channels; ++channel) {
-    const std::vector<float> of_channel = percentiles_of(image, channel, percents);
-    if (std::isnan(of_channel[0])) throw no_pixels(name);
-    const float width = of_channel[1] - of_channel[0];
-    scales.push_back({of_channel[0], width > 0 ? 1 / width : 0});
+  for (const std::vector<float>& ends : percentiles_of(bands, channels, options.percentiles)) {
+    if (std::isnan(ends[0])) throw no_pixels(name);
+    const float width = ends[1] - ends[0];
+    scales.push_back({ends[0], width > 0 ? 1 / width : 0});
   }
-  scale_channels(scales, true, image);
+  return scales;
 }
 
 std::string listed(const std::vector<float>& values) {
@@ -211,18 +216,22 @@ void PixelMoments::add(const PixelMoments& other) {
   most = std::max(most, other.most);
 }
 
-std::vector<PixelMoments> moments_of(const Image& image) {
-  return with_values(image, [&](const auto& values) {
-    const auto channels = static_cast<std::size_t>(image.channels);
-    if constexpr (!std::is_same_v<decltype(values), const std::vector<float>&>) {
-      return moments_of_integers(values, channels);
-    } else {
-      std::vector<PixelMoments> moments;
-      for (std::size_t c = 0; c < channels; ++c)
-        moments.push_back(moments_of_channel(values, c, channels));
-      return moments;
-    }
+std::vector<PixelMoments> moments_of(const ImageBands& bands) {
+  std::vector<Sums> sums;
+  bool floats = false;
+  bands([&](const Image& band) {
+    sums.resize(static_cast<std::size_t>(band.channels));
+    floats = !band.floats.empty();
+    with_values(band, [&](const auto& values) { add_values(values, sums); });
   });
+  std::vector<PixelMoments> moments;
+  for (Sums& of : sums) {
+    if (of.moments.count > 0) of.moments.mean = of.total / of.moments.count;
+  }
+  // Twice over the values: sums of squares of large values would lose what differs.
+  if (floats) bands([&](const Image& band) { add_distances(band.floats, sums); });
+  for (const Sums& of : sums) moments.push_back(floats ? of.moments : of.of_integers());
+  return moments;
 }
 
 std::string several_types(const std::string& a, PixelType of_a, const std::string& b,
@@ -245,26 +254,38 @@ ImageRule image_rule(const DataOptions& options) {
           .nodata = options.nodata};
 }
 
-void prepare_image(const PixelOptions& options, const std::string& name, Image& image) {
-  if (image.channels != options.channels) {
-    throw DataError(concat(name, ": has ", image.channels,
-                           " channels, but data.channels = ", options.channels));
-  }
+ImagePreparation::ImagePreparation(const PixelOptions& options, std::string name,
+                                   const ImageBands& bands)
+    : options_(options), name_(std::move(name)) {
   if (options.normalize == Normalization::kDataset && !options.pixels) {
     throw ConfigError(
         "data.normalize = \"dataset\", but mean and std are not measured: a training "
         "measures them at its start, and its config.toml has them");
   }
   if (options.normalize == Normalization::kImage) {
-    normalize_by_moments(name, image);
+    scales_ = scales_by_moments(name_, bands);
   } else if (options.normalize == Normalization::kPercentile) {
-    normalize_by_percentiles(options.percentiles, name, image);
-  } else if (const PixelType expected = options.pixels.value_or(PixelType::kUint8);
-             image.type != expected) {
-    throw DataError(concat(name, ": holds ", to_string(image.type), ", but mean and std are of ",
-                           to_string(expected),
-                           "; convert it, or write data.normalize = \"dataset\" or \"image\""));
+    scales_ = scales_by_percentiles(options, name_, bands);
   }
+}
+
+void ImagePreparation::apply(Image& band) const {
+  if (!scales_.empty()) {
+    return scale_channels(scales_, options_.normalize == Normalization::kPercentile, band);
+  }
+  const PixelType expected = options_.pixels.value_or(PixelType::kUint8);
+  if (band.type == expected) return;
+  throw DataError(concat(name_, ": holds ", to_string(band.type), ", but mean and std are of ",
+                         to_string(expected),
+                         "; convert it, or write data.normalize = \"dataset\" or \"image\""));
+}
+
+void prepare_image(const PixelOptions& options, const std::string& name, Image& image) {
+  if (image.channels != options.channels) {
+    throw DataError(concat(name, ": has ", image.channels,
+                           " channels, but data.channels = ", options.channels));
+  }
+  ImagePreparation(options, name, bands_of(image)).apply(image);
 }
 
 void check_channels(const PixelOptions& options) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "io/image_io.h"
+#include "io/row_source.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/io/image.h"
 
@@ -23,8 +24,11 @@ struct PixelMoments {
   void add(const PixelMoments& other);
 };
 
-/// [channel] as the file has the values.
-std::vector<PixelMoments> moments_of(const Image& image);
+/// [channel] as the file has the values, of an image that comes in bands: the same for any.
+std::vector<PixelMoments> moments_of(const ImageBands& bands);
+inline std::vector<PixelMoments> moments_of(const Image& image) {
+  return moments_of(bands_of(image));
+}
 
 /// What is wrong with two images of a set that are of different types.
 std::string several_types(const std::string& a, PixelType of_a, const std::string& b,
@@ -35,6 +39,27 @@ bool normalizes_by_image(const PixelOptions& options);
 
 /// The rule by which the files of these options are read.
 ImageRule image_rule(const DataOptions& options);
+
+/// What makes parts of an image what the network takes, by numbers of the whole. Safe from several
+/// threads.
+class ImagePreparation {
+ public:
+  /// Passes over `bands` where images are normalised by their own numbers. `options` outlives it;
+  /// `name` is the image's. Throws as prepare_image, but not for its type and channels.
+  ImagePreparation(const PixelOptions& options, std::string name, const ImageBands& bands);
+  /// Throws DataError where the image is of a type that is not expected.
+  void apply(Image& band) const;
+
+  /// How a channel is scaled: (value - shift) * factor.
+  struct Scale {
+    float shift = 0, factor = 0;
+  };
+
+ private:
+  const PixelOptions& options_;
+  std::string name_;
+  std::vector<Scale> scales_;  // [channel] of the image's own numbers
+};
 
 /// Makes the image that `name` calls what the loaders and the network take: checks its type and
 /// channels and, where images are normalised by their own numbers, does that: it is floats then.

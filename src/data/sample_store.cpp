@@ -8,6 +8,7 @@
 #include "core/memory.h"
 #include "data/augment.h"
 #include "data/normalize.h"
+#include "io/raw_pixels.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -37,12 +38,6 @@ void check_colors(const DataOptions& options) {
 std::size_t bytes_of(const Image& image) {
   return with_values(image,
                      [](const auto& values) { return values.size() * sizeof(values.front()); });
-}
-
-bool is_missing(const Image& image, std::size_t pixel) {
-  const auto channels = static_cast<std::size_t>(image.channels);
-  const auto first = image.floats.begin() + static_cast<std::ptrdiff_t>(pixel * channels);
-  return std::all_of(first, first + image.channels, [](float value) { return std::isnan(value); });
 }
 
 /// Of pixels that are not there nothing is learnt, and none is scored.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@ namespace lockstep {
 
 /// Throws for a size that only a damaged header claims, before memory is asked for.
 void check_image_size(Size size, const std::string& name);
+
+class RowSource;
 
 using ImageBytes = std::span<const std::uint8_t>;
 
@@ -41,15 +44,15 @@ void decode_npy(ImageBytes file, const std::string& name, const ImageRule& rule,
 void decode_npy_mask(ImageBytes file, const std::string& name, const LabelRule& rule,
                      LabelMap& labels);
 
-/// Where a TIFF lies: its directories may be anywhere in it, so that a size needs no whole file.
-class TiffBytes {
+/// A file of which parts are read: a TIFF's directories may be anywhere in it.
+class RandomBytes {
  public:
-  explicit TiffBytes(ImageBytes memory) : memory_(memory), size_(memory.size()) {}
+  explicit RandomBytes(ImageBytes memory) : memory_(memory), size_(memory.size()) {}
   /// Throws DataError where it cannot be opened.
-  explicit TiffBytes(const std::filesystem::path& path);
-  ~TiffBytes();
-  TiffBytes(const TiffBytes&) = delete;
-  TiffBytes& operator=(const TiffBytes&) = delete;
+  explicit RandomBytes(const std::filesystem::path& path);
+  ~RandomBytes();
+  RandomBytes(const RandomBytes&) = delete;
+  RandomBytes& operator=(const RandomBytes&) = delete;
 
   std::uint64_t size() const { return size_; }
   /// Fewer where it ends, or reading fails.
@@ -62,9 +65,18 @@ class TiffBytes {
 };
 
 bool is_tiff(ImageBytes file);
-ImageInfo tiff_info(TiffBytes& bytes, const std::string& name, const ImageRule& rule);
-void decode_tiff(TiffBytes& bytes, const std::string& name, const ImageRule& rule, Image& image);
-MaskKind decode_tiff_mask(TiffBytes& bytes, const std::string& name, const LabelRule& rule,
+ImageInfo tiff_info(RandomBytes& bytes, const std::string& name, const ImageRule& rule);
+void decode_tiff(RandomBytes& bytes, const std::string& name, const ImageRule& rule, Image& image);
+MaskKind decode_tiff_mask(RandomBytes& bytes, const std::string& name, const LabelRule& rule,
                           LabelMap& labels, Image& colored);
+
+/// Null where they cannot be read by themselves.
+std::unique_ptr<RowSource> tiff_rows(const std::filesystem::path& path, const ImageRule& rule);
+std::unique_ptr<RowSource> npy_rows(const std::filesystem::path& path, const ImageRule& rule);
+/// By what the file is.
+std::unique_ptr<RowSource> rows_of_file(const std::filesystem::path& path, const ImageRule& rule);
+
+/// Of one of several files of an image: what it has itself, all of it.
+ImageRule rule_of_part(const std::filesystem::path& file, const ImageRule& rule);
 
 }  // namespace lockstep

@@ -19,53 +19,53 @@ std::uint8_t blend(std::uint8_t under, std::uint8_t over, float opacity) {
   return static_cast<std::uint8_t>(std::lround(value));
 }
 
-/// A channel of an image from its 2nd to its 98th percentile, what is not there left out.
-struct DisplayRange {
-  float low = 0, high = 1;
-};
-
-DisplayRange range_of(const Image& image, int channel) {
-  constexpr std::array kPercents{2.0F, 98.0F};
-  const std::vector<float> ends = percentiles_of(image, channel, kPercents);
-  return std::isnan(ends[0]) ? DisplayRange{} : DisplayRange{ends[0], ends[1]};
-}
-
-std::uint8_t to_byte(float value, const DisplayRange& range) {
+std::uint8_t to_byte(float value, const Picture::Range& range) {
   if (!std::isfinite(value)) return 0;
   const float width = range.high > range.low ? range.high - range.low : 1;
   return static_cast<std::uint8_t>(
       std::lround(255 * std::clamp((value - range.low) / width, 0.0F, 1.0F)));
 }
 
-std::vector<int> shown_channels(const Image& image, std::span<const int> display) {
-  if (display.empty()) return image.channels < 3 ? std::vector{0} : std::vector{0, 1, 2};
-  const auto is_there = [&](int channel) { return channel >= 0 && channel < image.channels; };
+std::vector<int> shown_channels(int of_image, std::span<const int> display) {
+  if (display.empty()) return of_image < 3 ? std::vector{0} : std::vector{0, 1, 2};
+  const auto is_there = [&](int channel) { return channel >= 0 && channel < of_image; };
   if ((display.size() == 1 || display.size() == 3) &&
       std::all_of(display.begin(), display.end(), is_there)) {
     return {display.begin(), display.end()};
   }
-  throw ConfigError(concat("data.display: expected one channel or three of those from 0 to ",
-                           image.channels - 1));
+  throw ConfigError(
+      concat("data.display: expected one channel or three of those from 0 to ", of_image - 1));
 }
 
 }  // namespace
 
-Image picture_of(const Image& image, std::span<const int> display) {
-  const std::vector<int> channels = shown_channels(image, display);
-  Image picture{image.height, image.width};
-  const auto stride = static_cast<std::size_t>(image.channels);
-  with_values(image, [&](const auto& values) {
+Picture::Picture(const Image& sample, const ImageBands& bands, std::span<const int> display)
+    : channels_(shown_channels(sample.channels, display)), ranges_(channels_.size(), {0, 255}) {
+  if (!sample.pixels.empty()) return;
+  constexpr std::array kPercents{2.0F, 98.0F};
+  const auto ends = percentiles_of(bands, channels_, kPercents);
+  for (std::size_t i = 0; i < ends.size(); ++i)
+    ranges_[i] = std::isnan(ends[i][0]) ? Range{} : Range{ends[i][0], ends[i][1]};
+}
+
+Image Picture::of(const Image& band) const {
+  Image picture{band.height, band.width};
+  const auto stride = static_cast<std::size_t>(band.channels);
+  with_values(band, [&](const auto& values) {
     picture.pixels.resize(values.size() / stride * 3);
     for (std::size_t c = 0; c < 3; ++c) {
-      const int channel = channels[channels.size() == 1 ? 0 : c];
-      const auto from = static_cast<std::size_t>(channel);
-      const DisplayRange range =
-          image.pixels.empty() ? range_of(image, channel) : DisplayRange{0, 255};
+      const std::size_t shown = channels_.size() == 1 ? 0 : c;
+      const auto from = static_cast<std::size_t>(channels_[shown]);
       for (std::size_t i = 0; i < values.size() / stride; ++i)
-        picture.pixels[3 * i + c] = to_byte(static_cast<float>(values[i * stride + from]), range);
+        picture.pixels[3 * i + c] =
+            to_byte(static_cast<float>(values[i * stride + from]), ranges_[shown]);
     }
   });
   return picture;
+}
+
+Image picture_of(const Image& image, std::span<const int> display) {
+  return Picture(image, bands_of(image), display).of(image);
 }
 
 Color voc_color(int label) {

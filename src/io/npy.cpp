@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "io/atomic_file.h"
+#include "io/row_writers.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -30,6 +31,26 @@ std::string header(const std::vector<std::int64_t>& shape) {
 }
 
 }  // namespace
+
+PlanesWriter::PlanesWriter(const std::filesystem::path& path, std::int64_t classes, Size size)
+    : file_(path, WrittenFile::Mode::kReplace),
+      classes_(static_cast<std::size_t>(classes)),
+      pixels_(static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width)) {
+  const std::string head = header({classes, size.height, size.width});
+  header_ = head.size();
+  file_.write(head);
+}
+
+void PlanesWriter::write(std::span<const float> values) {
+  const std::size_t count = values.size() / classes_;
+  std::vector<float> plane(count);
+  for (std::size_t c = 0; c < classes_; ++c) {
+    for (std::size_t i = 0; i < count; ++i) plane[i] = values[i * classes_ + c];
+    file_.write_at(header_ + (c * pixels_ + done_) * sizeof(float),
+                   {reinterpret_cast<const char*>(plane.data()), count * sizeof(float)});
+  }
+  done_ += count;
+}
 
 void write_npy(const std::filesystem::path& path, const std::vector<std::int64_t>& shape,
                std::span<const float> values) {

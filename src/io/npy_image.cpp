@@ -11,6 +11,7 @@
 
 #include "io/codec.h"
 #include "io/raw_pixels.h"
+#include "io/row_source.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -157,18 +158,17 @@ Axes axes_of(const NpyHeader& header, int channels, std::uint64_t file_bytes,
                            kMostChannels, " channels"));
   }
   const Size size{static_cast<int>(extents[0]), static_cast<int>(extents[1])};
-  check_image_size(size, name);
+  if (size.height < 1 || size.width < 1) check_image_size(size, name);
   return {size, extents[2], steps};
 }
 
 /// The values in the order [height, width, channels], and of bytes in the machine's.
-RawPixels gather(ImageBytes file, const NpyHeader& header, const Axes& axes) {
+RawPixels gather(const std::uint8_t* values, const NpyHeader& header, const Axes& axes) {
   RawPixels raw{axes.size, static_cast<int>(axes.channels), header.type, {}};
   const std::size_t bytes = bytes_of(header.type);
   const auto height = static_cast<std::size_t>(axes.size.height);
   const auto width = static_cast<std::size_t>(axes.size.width);
   const auto channels = static_cast<std::size_t>(axes.channels);
-  const std::uint8_t* const values = file.data() + header.offset;
   raw.bytes.resize(height * width * channels * bytes);
   const std::array<std::size_t, 3> dense{width * channels, channels, 1};
   if (axes.steps == dense) {
@@ -193,7 +193,58 @@ RawPixels gather(ImageBytes file, const NpyHeader& header, const Axes& axes) {
   return raw;
 }
 
+/// Rows of an array whose rows lie together: those of all channels, or of each.
+class NpyRows : public RowSource {
+ public:
+  NpyRows(const std::filesystem::path& path, const NpyHeader& header, const Axes& axes,
+          std::vector<int> channels, std::optional<double> nodata)
+      : RowSource(axes.size, std::move(channels), nodata),
+        bytes_(path),
+        name_(path.string()),
+        header_(header),
+        axes_(axes) {}
+
+ private:
+  void decode(int first, int count, Image& rows) override {
+    Axes axes = axes_;
+    axes.size.height = count;
+    const std::size_t planes = axes_.steps[2] == 1 ? 1 : static_cast<std::size_t>(axes_.channels);
+    const std::size_t row = axes_.steps[0] * bytes_of(header_.type);
+    const std::size_t plane = static_cast<std::size_t>(count) * row;
+    if (planes > 1) axes.steps[2] = static_cast<std::size_t>(count) * axes_.steps[0];
+    std::vector<std::uint8_t> values(planes * plane);
+    for (std::size_t i = 0; i < planes; ++i) {
+      const std::size_t at =
+          (i * static_cast<std::size_t>(axes_.size.height) + static_cast<std::size_t>(first)) * row;
+      if (bytes_.read(header_.offset + at, &values[i * plane], plane) != plane)
+        throw DataError(concat(name_, ": reading its ", bytes_.size(), " bytes failed"));
+    }
+    put_image(gather(values.data(), header_, axes), std::nullopt, rows);
+  }
+
+  RandomBytes bytes_;
+  std::string name_;
+  NpyHeader header_;
+  Axes axes_;
+};
+
 }  // namespace
+
+std::unique_ptr<RowSource> npy_rows(const std::filesystem::path& path, const ImageRule& rule) {
+  constexpr std::size_t kMostHeader = 65536;
+  const RandomBytes bytes(path);
+  std::vector<std::uint8_t> head(std::min<std::uint64_t>(bytes.size(), kMostHeader));
+  head.resize(bytes.read(0, head.data(), head.size()));
+  const NpyHeader header = header_of(head, path.string());
+  const Axes axes =
+      axes_of(header, rule.bands.empty() ? rule.channels : 0, bytes.size(), path.string());
+  std::vector<int> chosen =
+      chosen_channels({.count = static_cast<int>(axes.channels)}, rule, path.string());
+  const bool lie_together =
+      axes.steps[1] == static_cast<std::size_t>(axes.steps[2] == 1 ? axes.channels : 1);
+  if (header.fortran || !lie_together) return nullptr;
+  return std::make_unique<NpyRows>(path, header, axes, std::move(chosen), rule.nodata);
+}
 
 bool is_npy(ImageBytes file) {
   return file.size() >= kMagic.size() &&
@@ -214,7 +265,8 @@ void decode_npy(ImageBytes file, const std::string& name, const ImageRule& rule,
   const Axes axes = axes_of(header, channels, file.size(), name);
   const std::vector<int> chosen =
       chosen_channels({.count = static_cast<int>(axes.channels)}, rule, name);
-  put_image(gather(file, header, axes), rule.nodata, image);
+  check_image_size(axes.size, name);
+  put_image(gather(file.data() + header.offset, header, axes), rule.nodata, image);
   take_channels(chosen, image);
 }
 
@@ -226,7 +278,8 @@ void decode_npy_mask(ImageBytes file, const std::string& name, const LabelRule& 
     throw DataError(concat(name, ": expected labels of one channel, value = class, got ",
                            axes.channels, " channels"));
   }
-  put_labels(gather(file, header, axes), name, rule, labels);
+  check_image_size(axes.size, name);
+  put_labels(gather(file.data() + header.offset, header, axes), name, rule, labels);
 }
 
 }  // namespace lockstep

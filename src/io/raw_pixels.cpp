@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -138,6 +139,60 @@ void append_values(std::vector<Value>& values, std::size_t channels,
   values = std::move(all);
 }
 
+/// Some bits of a float's key, which grows as the float does.
+struct Digit {
+  unsigned shift, bits;
+};
+constexpr Digit kDigits[] = {{21, 11}, {10, 11}, {0, 10}};
+
+std::uint64_t key_of(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value + 0.0F);  // of zeros there is one
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
+}
+
+/// A percentile of a channel, which is found from its key's highest digit down.
+struct Sought {
+  int channel = 0;
+  float percent = 0;
+  std::uint64_t found = 0;                 // the digits so far
+  std::uint64_t rank = 0;                  // among the values that begin with these
+  bool any = true;                         // value is there
+  std::vector<std::uint64_t> counts = {};  // [next digit]
+
+  float value() const {
+    const auto key = static_cast<std::uint32_t>(found);
+    return any ? std::bit_cast<float>((key >> 31) != 0 ? key & 0x7FFFFFFFU : ~key)
+               : std::numeric_limits<float>::quiet_NaN();
+  }
+};
+
+void count_digits(const Image& band, Digit digit, Sought& sought) {
+  with_values(band, [&](const auto& values) {
+    const auto channels = static_cast<std::size_t>(band.channels);
+    for (auto i = static_cast<std::size_t>(sought.channel); i < values.size(); i += channels) {
+      const auto value = static_cast<float>(values[i]);
+      if (!std::isfinite(value)) continue;
+      const std::uint64_t digits = key_of(value) >> digit.shift;
+      if (digits >> digit.bits == sought.found)
+        ++sought.counts[digits & (sought.counts.size() - 1)];
+    }
+  });
+}
+
+void choose_digit(Digit digit, Sought& sought) {
+  if (digit.shift == kDigits[0].shift) {
+    const auto total =
+        std::accumulate(sought.counts.begin(), sought.counts.end(), std::uint64_t{0});
+    const double share = static_cast<double>(sought.percent) / 100 * static_cast<double>(total);
+    sought.rank = static_cast<std::uint64_t>(std::max(std::llround(std::ceil(share)) - 1, 0LL));
+    sought.any = total > 0;
+  }
+  std::size_t next = 0;
+  for (; sought.any && sought.rank >= sought.counts[next]; ++next)
+    sought.rank -= sought.counts[next];
+  sought.found = sought.found << digit.bits | next;
+}
+
 std::string counted(int count, const char* what) {
   return concat(count, " ", what, count == 1 ? "" : "s");
 }
@@ -218,6 +273,12 @@ void mark_missing(std::optional<double> nodata, Image& image) {
   });
 }
 
+bool is_missing(const Image& image, std::size_t pixel) {
+  const auto channels = static_cast<std::size_t>(image.channels);
+  const auto first = image.floats.begin() + static_cast<std::ptrdiff_t>(pixel * channels);
+  return std::all_of(first, first + image.channels, [](float value) { return std::isnan(value); });
+}
+
 void put_labels(const RawPixels& raw, const std::string& name, const LabelRule& rule,
                 LabelMap& labels) {
   LOCKSTEP_CHECK(raw.channels == 1, "labels of ", raw.channels, " channels");
@@ -267,23 +328,22 @@ void make_floats(Image& image) {
   });
 }
 
-std::vector<float> percentiles_of(const Image& image, int channel,
-                                  std::span<const float> percents) {
-  std::vector<float> there;
-  with_values(image, [&](const auto& values) {
-    const auto channels = static_cast<std::size_t>(image.channels);
-    for (auto i = static_cast<std::size_t>(channel); i < values.size(); i += channels) {
-      const auto value = static_cast<float>(values[i]);
-      if (std::isfinite(value)) there.push_back(value);
-    }
-  });
-  std::vector<float> found(percents.size(), std::numeric_limits<float>::quiet_NaN());
-  for (std::size_t i = 0; i < found.size() && !there.empty(); ++i) {
-    const double share = static_cast<double>(percents[i]) / 100 * static_cast<double>(there.size());
-    const auto place = std::max<std::ptrdiff_t>(std::llround(std::ceil(share)) - 1, 0);
-    std::nth_element(there.begin(), there.begin() + place, there.end());
-    found[i] = there[static_cast<std::size_t>(place)];
+std::vector<std::vector<float>> percentiles_of(const ImageBands& bands,
+                                               std::span<const int> channels,
+                                               std::span<const float> percents) {
+  std::vector<Sought> all;
+  for (const int channel : channels) {
+    for (const float percent : percents) all.push_back({.channel = channel, .percent = percent});
   }
+  for (const Digit digit : kDigits) {
+    for (Sought& sought : all) sought.counts.assign(std::size_t{1} << digit.bits, 0);
+    bands([&](const Image& band) {
+      for (Sought& sought : all) count_digits(band, digit, sought);
+    });
+    for (Sought& sought : all) choose_digit(digit, sought);
+  }
+  std::vector<std::vector<float>> found(channels.size());
+  for (std::size_t i = 0; i < all.size(); ++i) found[i / percents.size()].push_back(all[i].value());
   return found;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/image_io.h"
+#include "io/row_source.h"
 #include "lockstep/io/image.h"
 
 namespace lockstep {
@@ -35,6 +36,9 @@ std::span<std::uint8_t> room_for(Size size, int channels, PixelType type, Image&
 /// The same of an image that is there: its values become floats where one of them is `nodata`.
 void mark_missing(std::optional<double> nodata, Image& image);
 
+/// Whether no channel of the pixel is there. REQUIRES: an image of floats.
+bool is_missing(const Image& image, std::size_t pixel);
+
 /// Makes them labels. `name` is the file's, for messages. REQUIRES: one channel. Throws DataError
 /// for what is no whole number in 0..65535; as objects, any number but 0 is 1.
 void put_labels(const RawPixels& raw, const std::string& name, const LabelRule& rule,
@@ -58,9 +62,29 @@ void take_channels(const std::vector<int>& channels, Image& image);
 /// Has its values as floats, of whatever type they are.
 void make_floats(Image& image);
 
-/// The channel's values below which, or at which, at least `percent` percent of all lie that are
-/// there and finite: the smallest such ones. NaN without any. `percents` are in 0..100.
-std::vector<float> percentiles_of(const Image& image, int channel, std::span<const float> percents);
+/// [channel of `channels`][percent] the values below which, or at which, at least `percents` (in
+/// 0..100) of all lie that are there and finite: the smallest such ones. NaN without any. In three
+/// passes, whose memory does not depend on the image.
+std::vector<std::vector<float>> percentiles_of(const ImageBands& bands,
+                                               std::span<const int> channels,
+                                               std::span<const float> percents);
+
+/// What picture_of makes of an image, band by band.
+class Picture {
+ public:
+  /// `sample`: any band, whose values tell whether `bands` need be looked at.
+  Picture(const Image& sample, const ImageBands& bands, std::span<const int> display);
+  Image of(const Image& band) const;
+
+  /// Of a channel's values, that become black and full.
+  struct Range {
+    float low = 0, high = 1;
+  };
+
+ private:
+  std::vector<int> channels_;
+  std::vector<Range> ranges_;
+};
 
 /// Adds the channels of `part`, which is of the file `name`, to those of `image`. Throws DataError
 /// where they differ in size or type.

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <tuple>
 
@@ -19,12 +20,14 @@
 #include "io/codec.h"
 #include "io/exif.h"
 #include "io/raw_pixels.h"
+#include "io/row_source.h"
+#include "io/row_writers.h"
+#include "io/tiff_tags.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::uint32_t kNodataTag = 42113;  // GDAL's
 constexpr int kMostChannels = 4096;
 // What a small file may ask for, whatever its header says.
 constexpr std::uint64_t kGrantedBytes = std::uint64_t{32} << 20;
@@ -66,6 +69,19 @@ struct Blocks {
   std::uint16_t planes = 1;
   std::size_t width = 0, height = 0, samples = 1;
   std::size_t row_bytes = 0, bytes = 0;
+
+  /// Whether a strip is too much to hold where some of its rows are asked for.
+  bool by_lines() const {
+    constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+    return !tiled && planes == 1 && bytes > kMostBytes;
+  }
+};
+
+/// Rows [first, first + count) of a page.
+struct Rows {
+  std::size_t first = 0, count = 0;
+
+  static Rows all(const Page& page) { return {0, page.height}; }
 };
 
 /// The part of a plane that a block has.
@@ -82,7 +98,7 @@ struct CloseTiff {
 // shared with a program that this library is part of.
 class TiffFile {
  public:
-  TiffFile(TiffBytes& bytes, std::string name) : bytes_(bytes), name_(std::move(name)) {
+  TiffFile(RandomBytes& bytes, std::string name) : bytes_(bytes), name_(std::move(name)) {
     const std::unique_ptr<TIFFOpenOptions, decltype(&TIFFOpenOptionsFree)> options(
         TIFFOpenOptionsAlloc(), TIFFOpenOptionsFree);
     TIFFOpenOptionsSetErrorHandlerExtR(options.get(), on_error, this);
@@ -96,12 +112,17 @@ class TiffFile {
 
   /// Those of full resolution. Throws where they are not of one kind, or none that is read.
   std::vector<Page> pages();
-  /// The values of a page, [H, W, samples], a byte at least for each. REQUIRES: room for them.
-  void read(const Page& page, std::span<std::uint8_t> values);
-  std::vector<std::uint8_t> read(const Page& page);
+  /// Values of rows of a page, [count, W, samples], a byte at least for each. REQUIRES: room.
+  void read(const Page& page, const Rows& rows, std::span<std::uint8_t> values);
+  std::vector<std::uint8_t> read(const Page& page, const Rows& rows);
+  std::vector<std::uint8_t> read(const Page& page) { return read(page, Rows::all(page)); }
+  /// How many rows, from a multiple of it on, are decoded together.
+  std::size_t step(const Page& page);
   /// Of a palette's places, in 8 bits.
   std::vector<Color> colors(const Page& page);
   std::optional<double> nodata(const Page& page);
+  /// Its GeoTIFF tags.
+  std::vector<TiffTag> georeference(const Page& page);
 
   DataError error(const std::string& text) const { return DataError(concat(name_, ": ", text)); }
 
@@ -112,12 +133,19 @@ class TiffFile {
                         complaint_.empty() ? "" : concat(" (", complaint_, ")")));
   }
   Page page() const;
+  /// Of a tag that libtiff may not know; none where it has another type.
+  std::optional<TiffTag> values_of(std::uint32_t which, TIFFDataType type) const;
   void check(const Page& page) const;
   void check_values(const Page& page) const;
   void check_extent(const Page& page) const;
   Blocks blocks_of(const Page& page) const;
   void read_part(const Blocks& blocks, const Part& part, std::vector<std::uint8_t>& block);
+  void read_lines(const Page& page, const Blocks& blocks, const Rows& rows,
+                  std::span<std::uint8_t> values);
   void go_to(const Page& page) {
+    if (here_ == page.directory) return;
+    here_ = page.directory;
+    line_ = 0;
     if (TIFFSetDirectory(tiff_.get(), page.directory) == 0) throw damaged();
     if (page.compression == COMPRESSION_JPEG && page.photometric == PHOTOMETRIC_YCBCR)
       TIFFSetField(tiff_.get(), TIFFTAG_JPEGCOLORMODE, JPEGCOLORMODE_RGB);
@@ -158,10 +186,12 @@ class TiffFile {
   static int close(thandle_t) { return 0; }
   static toff_t size(thandle_t handle) { return static_cast<TiffFile*>(handle)->bytes_.size(); }
 
-  TiffBytes& bytes_;
+  RandomBytes& bytes_;
   std::string name_;
   std::string complaint_;  // libtiff's first
   std::uint64_t position_ = 0;
+  std::optional<tdir_t> here_;  // the page that was gone to
+  std::size_t line_ = 0;        // of it, that follows the one that read_lines read last
   std::unique_ptr<TIFF, CloseTiff> tiff_;
 };
 
@@ -229,7 +259,6 @@ void TiffFile::check_extent(const Page& page) const {
     throw error(concat("its header says ", page.height, "x", page.width, " pixels, its ",
                        bytes_.size(), " bytes cannot hold them"));
   }
-  check_image_size({static_cast<int>(page.height), static_cast<int>(page.width)}, name_);
 }
 
 void TiffFile::check(const Page& page) const {
@@ -243,6 +272,7 @@ void TiffFile::check(const Page& page) const {
 std::vector<Page> TiffFile::pages() {
   std::vector<Page> pages;
   int channels = 0;
+  here_.reset();
   do {
     const std::uint32_t kind = tag(TIFFTAG_SUBFILETYPE, 0);
     if ((kind & (FILETYPE_REDUCEDIMAGE | FILETYPE_MASK)) != 0) continue;
@@ -280,23 +310,54 @@ std::vector<Color> TiffFile::colors(const Page& page) {
   return colors;
 }
 
-// A text; without GDAL libtiff does not know the tag, and gives what is in it with its length.
+// Without GDAL libtiff does not know such tags, and gives what is in them with its length.
+std::optional<TiffTag> TiffFile::values_of(std::uint32_t which, TIFFDataType type) const {
+  const TIFFField* field = TIFFFindField(tiff_.get(), which, TIFF_ANY);
+  if (field == nullptr || TIFFFieldDataType(field) != type) return std::nullopt;
+  const bool counted = TIFFFieldPassCount(field) != 0;
+  if (!counted && type != TIFF_ASCII) return std::nullopt;
+  const void* values = nullptr;
+  TiffTag tag{which, 0, {}};
+  std::uint16_t few = 0;
+  bool found = false;
+  if (!counted) {
+    found = TIFFGetField(tiff_.get(), which, &values) == 1 && values != nullptr;
+    if (found)
+      tag.count = static_cast<std::uint32_t>(std::strlen(static_cast<const char*>(values)));
+  } else if (TIFFFieldReadCount(field) == TIFF_VARIABLE2) {
+    found = TIFFGetField(tiff_.get(), which, &tag.count, &values) == 1;
+  } else {
+    found = TIFFGetField(tiff_.get(), which, &few, &values) == 1;
+    tag.count = few;
+  }
+  if (!found || values == nullptr) return std::nullopt;
+  const auto* bytes = static_cast<const std::uint8_t*>(values);
+  const auto size = static_cast<std::size_t>(TIFFDataWidth(type));
+  tag.values.assign(bytes, bytes + tag.count * size);
+  return tag;
+}
+
 std::optional<double> TiffFile::nodata(const Page& page) {
   go_to(page);
-  const TIFFField* field = TIFFFindField(tiff_.get(), kNodataTag, TIFF_ANY);
-  if (field == nullptr || TIFFFieldDataType(field) != TIFF_ASCII) return std::nullopt;
-  const char* text = nullptr;
-  std::uint32_t length = 0;
-  const bool found = TIFFFieldPassCount(field) != 0
-                         ? TIFFGetField(tiff_.get(), kNodataTag, &length, &text) == 1
-                         : TIFFGetField(tiff_.get(), kNodataTag, &text) == 1;
-  if (!found || text == nullptr) return std::nullopt;
-  const std::string value =
-      TIFFFieldPassCount(field) != 0 ? std::string(text, length) : std::string(text);
+  const std::optional<TiffTag> tag = values_of(kNodataTag, TIFF_ASCII);
+  if (!tag) return std::nullopt;
+  const std::string value(tag->values.begin(), tag->values.end());
   char* end = nullptr;
   const double number = std::strtod(value.c_str(), &end);
   if (end == value.c_str() || std::isnan(number)) return std::nullopt;
   return number;
+}
+
+std::vector<TiffTag> TiffFile::georeference(const Page& page) {
+  go_to(page);
+  std::vector<TiffTag> tags;
+  for (const TIFFFieldInfo& known : kCarriedTags) {
+    std::optional<TiffTag> tag = values_of(known.field_tag, known.field_type);
+    if (!tag || known.field_tag == kNodataTag) continue;
+    if (known.field_type == TIFF_ASCII) tag->values.push_back(0);
+    tags.push_back(std::move(*tag));
+  }
+  return tags;
 }
 
 /// The samples of a row of the block, a byte for each of fewer bits.
@@ -366,46 +427,72 @@ void TiffFile::read_part(const Blocks& blocks, const Part& part, std::vector<std
   if (got != bytes || !complaint_.empty()) throw damaged();
 }
 
-/// Puts the part that `block` holds among the values of the page.
-void place_part(const Page& page, const Blocks& blocks, const Part& part,
+/// Puts the rows of the part, which `block` holds, among the values of the page's `rows`.
+void place_part(const Page& page, const Blocks& blocks, const Part& part, const Rows& rows,
                 const std::vector<std::uint8_t>& block, std::span<std::uint8_t> values) {
   const std::size_t bytes = std::max<std::size_t>(page.bits / 8, 1);
   const std::size_t stride = bytes * page.samples;
   std::vector<std::uint8_t> row(page.bits < 8 ? part.width * blocks.samples : 0);
-  for (std::size_t i = 0; i < part.height; ++i) {
-    const std::uint8_t* in = block.data() + i * blocks.row_bytes;
+  const std::size_t begin = std::max(part.y, rows.first);
+  const std::size_t end = std::min(part.y + part.height, rows.first + rows.count);
+  for (std::size_t y = begin; y < end; ++y) {
+    const std::uint8_t* in = block.data() + (y - part.y) * blocks.row_bytes;
     if (page.bits < 8) {
       unpack(in, row.size(), page.bits, row.data());
       in = row.data();
     }
-    put_plane(in, part.width, bytes * blocks.samples, stride,
-              values.data() + ((part.y + i) * page.width + part.x) * stride + part.plane * bytes);
+    put_plane(
+        in, part.width, bytes * blocks.samples, stride,
+        values.data() + ((y - rows.first) * page.width + part.x) * stride + part.plane * bytes);
   }
 }
 
-std::vector<std::uint8_t> TiffFile::read(const Page& page) {
-  const std::uint64_t samples = std::uint64_t{page.width} * page.height * page.samples;
+std::vector<std::uint8_t> TiffFile::read(const Page& page, const Rows& rows) {
+  const std::uint64_t samples = std::uint64_t{page.width} * rows.count * page.samples;
   std::vector<std::uint8_t> values(samples * std::max<unsigned>(page.bits / 8, 1));
-  read(page, values);
+  read(page, rows, values);
   return values;
 }
 
-void TiffFile::read(const Page& page, std::span<std::uint8_t> values) {
+void TiffFile::read(const Page& page, const Rows& rows, std::span<std::uint8_t> values) {
   go_to(page);
   const Blocks blocks = blocks_of(page);
+  if (blocks.by_lines()) return read_lines(page, blocks, rows, values);
   const std::size_t width = page.width, height = page.height;
   std::vector<std::uint8_t> block(blocks.bytes);
   Part part;
   for (part.plane = 0; part.plane < blocks.planes; ++part.plane) {
-    for (part.y = 0; part.y < height; part.y += blocks.height) {
+    part.y = rows.first / blocks.height * blocks.height;
+    for (; part.y < rows.first + rows.count; part.y += blocks.height) {
       for (part.x = 0; part.x < width; part.x += blocks.width) {
         part.height = std::min(blocks.height, height - part.y);
         part.width = std::min(blocks.width, width - part.x);
         read_part(blocks, part, block);
-        place_part(page, blocks, part, block, values);
+        place_part(page, blocks, part, rows, block, values);
       }
     }
   }
+}
+
+// Compressed lines are decoded on from the one that was read last, or from their strip's first.
+void TiffFile::read_lines(const Page& page, const Blocks& blocks, const Rows& rows,
+                          std::span<std::uint8_t> values) {
+  std::vector<std::uint8_t> line(blocks.row_bytes);
+  const std::size_t strip = rows.first / blocks.height * blocks.height;
+  Part part{.width = page.width, .height = 1};
+  part.y = line_ <= rows.first ? std::max(line_, strip) : strip;
+  for (; part.y < rows.first + rows.count; ++part.y) {
+    const auto y = static_cast<std::uint32_t>(part.y);
+    if (TIFFReadScanline(tiff_.get(), line.data(), y) != 1 || !complaint_.empty()) throw damaged();
+    if (part.y >= rows.first) place_part(page, blocks, part, rows, line, values);
+  }
+  line_ = part.y;
+}
+
+std::size_t TiffFile::step(const Page& page) {
+  go_to(page);
+  const Blocks blocks = blocks_of(page);
+  return blocks.by_lines() ? 1 : blocks.height;
 }
 
 PixelType type_of(const Page& page) {
@@ -428,8 +515,8 @@ std::vector<std::uint8_t> in_colors(const std::vector<std::uint8_t>& indices,
   return rgb;
 }
 
-std::vector<std::uint8_t> read_channels(TiffFile& file, const Page& page) {
-  std::vector<std::uint8_t> values = file.read(page);
+std::vector<std::uint8_t> read_channels(TiffFile& file, const Page& page, const Rows& rows) {
+  std::vector<std::uint8_t> values = file.read(page, rows);
   return page.indexed() ? in_colors(values, file.colors(page)) : values;
 }
 
@@ -439,19 +526,23 @@ FileChannels channels_of(const std::vector<Page>& pages) {
           static_cast<int>(pages.size())};
 }
 
+Size size_of(const Page& page, const Rows& rows) {
+  return {static_cast<int>(rows.count), page.size.width};
+}
+
 /// The channels of all pages, one page's after another's in each pixel.
-RawPixels stack_of(TiffFile& file, const std::vector<Page>& pages) {
+RawPixels stack_of(TiffFile& file, const std::vector<Page>& pages, const Rows& rows) {
   const Page& first = pages.front();
-  RawPixels raw{first.size, channels_of(pages).count, type_of(first), {}};
+  RawPixels raw{size_of(first, rows), channels_of(pages).count, type_of(first), {}};
   if (pages.size() == 1) {
-    raw.bytes = read_channels(file, first);
+    raw.bytes = read_channels(file, first, rows);
     return raw;
   }
-  const std::size_t pixels = std::size_t{first.width} * first.height;
+  const std::size_t pixels = std::size_t{first.width} * rows.count;
   const std::size_t each = static_cast<std::size_t>(first.channels()) * bytes_of(raw.type);
   raw.bytes.resize(pixels * each * pages.size());
   for (std::size_t i = 0; i < pages.size(); ++i) {
-    const std::vector<std::uint8_t> values = read_channels(file, pages[i]);
+    const std::vector<std::uint8_t> values = read_channels(file, pages[i], rows);
     for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
       std::memcpy(raw.bytes.data() + (pixel * pages.size() + i) * each,
                   values.data() + pixel * each, each);
@@ -460,13 +551,55 @@ RawPixels stack_of(TiffFile& file, const std::vector<Page>& pages) {
   return raw;
 }
 
+/// All channels of the rows.
+void read_rows(TiffFile& file, const std::vector<Page>& pages, const Rows& rows, Image& image) {
+  const Page& first = pages.front();
+  const std::span<std::uint8_t> room =
+      pages.size() > 1 || first.indexed()
+          ? std::span<std::uint8_t>()
+          : room_for(size_of(first, rows), first.channels(), type_of(first), image);
+  if (room.empty()) {
+    put_image(stack_of(file, pages, rows), std::nullopt, image);
+  } else {
+    file.read(first, rows, room);
+  }
+}
+
 Turn shown(const Page& page, ImageOrientation orientation) {
   return orientation == ImageOrientation::kViewer ? page.turn : Turn{};
 }
 
+/// A file that stays open.
+struct OpenTiff {
+  RandomBytes bytes;
+  TiffFile file;
+  std::vector<Page> pages;
+
+  OpenTiff(const std::filesystem::path& path)
+      : bytes(path), file(bytes, path.string()), pages(file.pages()) {}
+};
+
+class TiffRows : public RowSource {
+ public:
+  TiffRows(std::unique_ptr<OpenTiff> tiff, std::vector<int> channels, std::optional<double> nodata)
+      : RowSource(tiff->pages.front().size, std::move(channels), nodata),
+        tiff_(std::move(tiff)),
+        step_(static_cast<int>(tiff_->file.step(tiff_->pages.front()))) {}
+  int step() const override { return step_; }
+
+ private:
+  void decode(int first, int count, Image& rows) override {
+    const Rows some{static_cast<std::size_t>(first), static_cast<std::size_t>(count)};
+    read_rows(tiff_->file, tiff_->pages, some, rows);
+  }
+
+  std::unique_ptr<OpenTiff> tiff_;
+  int step_;
+};
+
 }  // namespace
 
-TiffBytes::TiffBytes(const std::filesystem::path& path)
+RandomBytes::RandomBytes(const std::filesystem::path& path)
     : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   struct stat about {};
   if (file_ < 0 || ::fstat(file_, &about) != 0)
@@ -474,11 +607,11 @@ TiffBytes::TiffBytes(const std::filesystem::path& path)
   size_ = static_cast<std::uint64_t>(about.st_size);
 }
 
-TiffBytes::~TiffBytes() {
+RandomBytes::~RandomBytes() {
   if (file_ >= 0) ::close(file_);
 }
 
-std::size_t TiffBytes::read(std::uint64_t offset, void* out, std::size_t count) const {
+std::size_t RandomBytes::read(std::uint64_t offset, void* out, std::size_t count) const {
   if (offset >= size_) return 0;
   count = static_cast<std::size_t>(std::min<std::uint64_t>(count, size_ - offset));
   if (file_ < 0) {
@@ -503,7 +636,7 @@ bool is_tiff(ImageBytes file) {
          });
 }
 
-ImageInfo tiff_info(TiffBytes& bytes, const std::string& name, const ImageRule& rule) {
+ImageInfo tiff_info(RandomBytes& bytes, const std::string& name, const ImageRule& rule) {
   TiffFile file(bytes, name);
   const std::vector<Page> pages = file.pages();
   const FileChannels channels = channels_of(pages);
@@ -511,28 +644,39 @@ ImageInfo tiff_info(TiffBytes& bytes, const std::string& name, const ImageRule& 
           type_of(pages.front()), channels.count, channels.alpha};
 }
 
-void decode_tiff(TiffBytes& bytes, const std::string& name, const ImageRule& rule, Image& image) {
+void decode_tiff(RandomBytes& bytes, const std::string& name, const ImageRule& rule, Image& image) {
   TiffFile file(bytes, name);
   const std::vector<Page> pages = file.pages();
   const Page& first = pages.front();
   const FileChannels channels = channels_of(pages);
   const std::vector<int> chosen = chosen_channels(channels, rule, name);
-  const std::optional<double> nodata = rule.nodata ? rule.nodata : file.nodata(first);
-  const std::span<std::uint8_t> room =
-      pages.size() > 1 || first.indexed()
-          ? std::span<std::uint8_t>()
-          : room_for(first.size, channels.count, type_of(first), image);
-  if (!room.empty()) {
-    file.read(first, room);
-    mark_missing(nodata, image);
-  } else {
-    put_image(stack_of(file, pages), nodata, image);
-  }
+  check_image_size(first.size, name);
+  read_rows(file, pages, Rows::all(first), image);
+  mark_missing(rule.nodata ? rule.nodata : file.nodata(first), image);
   take_channels(chosen, image);
   turn(shown(first, rule.orientation), image);
 }
 
-MaskKind decode_tiff_mask(TiffBytes& bytes, const std::string& name, const LabelRule& rule,
+std::vector<TiffTag> georeference_of(const std::filesystem::path& path, const ImageRule& rule) {
+  std::array<std::uint8_t, 4> head{};
+  const std::size_t got = RandomBytes(path).read(0, head.data(), head.size());
+  if (got < head.size() || !is_tiff(head)) return {};
+  OpenTiff tiff(path);
+  const Page& first = tiff.pages.front();
+  if (shown(first, rule.orientation).turns()) return {};
+  return tiff.file.georeference(first);
+}
+
+std::unique_ptr<RowSource> tiff_rows(const std::filesystem::path& path, const ImageRule& rule) {
+  auto tiff = std::make_unique<OpenTiff>(path);
+  const Page& first = tiff->pages.front();
+  if (shown(first, rule.orientation).turns()) return nullptr;
+  std::vector<int> chosen = chosen_channels(channels_of(tiff->pages), rule, path.string());
+  const std::optional<double> nodata = rule.nodata ? rule.nodata : tiff->file.nodata(first);
+  return std::make_unique<TiffRows>(std::move(tiff), std::move(chosen), nodata);
+}
+
+MaskKind decode_tiff_mask(RandomBytes& bytes, const std::string& name, const LabelRule& rule,
                           LabelMap& labels, Image& colored) {
   TiffFile file(bytes, name);
   const std::vector<Page> pages = file.pages();
@@ -542,6 +686,7 @@ MaskKind decode_tiff_mask(TiffBytes& bytes, const std::string& name, const Label
         "expected labels, got JPEG, whose lossy compression changes classes; export "
         "the labels again");
   }
+  check_image_size(page.size, name);
   if (pages.size() > 1 || (page.samples != 1 && (page.samples < 3 || page.samples > 4))) {
     throw file.error(concat("expected labels of one channel, or RGB, got ",
                             channels_of(pages).count, " channels"));

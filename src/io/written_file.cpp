@@ -114,6 +114,17 @@ void WrittenFile::write(std::string_view bytes) {
   }
 }
 
+void WrittenFile::write_at(std::uint64_t offset, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written =
+        ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw_file_error("write", path_, errno);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+}
+
 // Pipes and devices have no disk behind them (EINVAL, EROFS or ENOTSUP).
 void WrittenFile::sync() {
   if (fsync(descriptor_) == 0 || errno == EINVAL || errno == EROFS || errno == ENOTSUP) return;

@@ -2,6 +2,7 @@
 // Every file that is written is opened here. What goes wrong is an Error that names the file and
 // says what the system said.
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -29,6 +30,8 @@ class WrittenFile {
 
   /// Throws Error; some of the bytes may then have been written.
   void write(std::string_view bytes);
+  /// The same at a place of the file, as far as its end or beyond. REQUIRES: a plain file.
+  void write_at(std::uint64_t offset, std::string_view bytes);
   /// Brings all to the disk, where there is one. Throws Error.
   void sync();
   /// Some file systems say only here that they could not write. Throws Error.

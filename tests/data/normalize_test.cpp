@@ -136,7 +136,53 @@ TEST_CASE("an image is normalised by its own numbers, and a window of it is one 
 TEST_CASE("percentiles are values that occur") {
   const Image image{1, 5, {}, 1, PixelType::kUint16, {30, 10, 50, 20, 40}};
   const std::vector<float> percents{0, 20, 21, 50, 100};
-  CHECK(percentiles_of(image, 0, percents) == std::vector<float>{10, 10, 20, 30, 50});
+  CHECK(percentiles_of(bands_of(image), std::vector{0}, percents).front() ==
+        std::vector<float>{10, 10, 20, 30, 50});
+}
+
+TEST_CASE("an image in bands has the numbers of the whole, to the bit") {
+  Image image{60, 7, {}, 2, PixelType::kFloat32};
+  for (int i = 0; i < 60 * 7 * 2; ++i) {
+    const auto value = static_cast<float>((i * 7919) % 1013) / 7 - 60;
+    image.floats.push_back(i % 11 == 0 ? std::nanf("") : value);
+  }
+  Image words{60, 7, {}, 2, PixelType::kUint16};
+  for (const float value : image.floats)
+    words.words.push_back(std::isnan(value) ? 0 : static_cast<std::uint16_t>(value + 100));
+  for (const Image* whole : {&image, &words}) {
+    const auto source = rows_of(*whole);
+    const ImageBands bands = [&](const auto& use) {
+      Image band;
+      for (int y = 0; y < 60; y += 7) {
+        source->read(y, std::min(7, 60 - y), band);
+        use(band);
+      }
+    };
+    const std::vector<PixelMoments> one = moments_of(*whole), other = moments_of(bands);
+    for (std::size_t c = 0; c < 2; ++c) {
+      CHECK(one[c].count == other[c].count);
+      CHECK(one[c].mean == other[c].mean);
+      CHECK(one[c].m2 == other[c].m2);
+      CHECK(one[c].least == other[c].least);
+      CHECK(one[c].most == other[c].most);
+    }
+    // And percentiles are what sorting gives.
+    const std::vector<float> percents{0, 1, 33, 50, 99, 100};
+    const std::vector<int> channels{1};
+    const auto found = percentiles_of(bands, channels, percents).front();
+    std::vector<float> sorted;
+    with_values(*whole, [&](const auto& values) {
+      for (std::size_t i = 1; i < values.size(); i += 2)
+        if (!std::isnan(static_cast<float>(values[i])))
+          sorted.push_back(static_cast<float>(values[i]));
+    });
+    std::sort(sorted.begin(), sorted.end());
+    for (std::size_t i = 0; i < percents.size(); ++i) {
+      const double share = static_cast<double>(percents[i]) / 100;
+      const double place = std::ceil(share * static_cast<double>(sorted.size()));
+      CHECK(found[i] == sorted[static_cast<std::size_t>(std::max(place, 1.0)) - 1]);
+    }
+  }
 }
 
 TEST_CASE("what is not there is the mean, and its label does not count") {

@@ -6,7 +6,7 @@
 using namespace lockstep;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
-  TiffBytes file{ImageBytes(data, bytes)};
+  RandomBytes file{ImageBytes(data, bytes)};
   Image image;
   LabelMap labels;
   const ImageRule first{.bands = {0}};

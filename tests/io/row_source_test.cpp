@@ -1,0 +1,350 @@
+// Images by rows: what is read is what the whole has, what is written is what was meant.
+
+#include "io/row_source.h"
+
+#include <doctest/doctest.h>
+#include <png.h>
+#include <tiffio.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "data/fixtures.h"
+#include "io/row_writers.h"
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// How a TIFF lies in its file.
+struct TiffLayout {
+  const char* name;
+  std::uint32_t tile = 0;  // 0: strips
+  std::uint32_t strip = 1;
+  std::uint16_t planes = PLANARCONFIG_CONTIG;
+  std::uint16_t compression = COMPRESSION_LZW;
+};
+
+/// Samples of 16 bits that tell where they belong.
+std::uint16_t sample_of(std::uint32_t y, std::uint32_t x, std::uint16_t c) {
+  return static_cast<std::uint16_t>(1 + (y * 131 + x * 7 + c * 5003) % 60000);
+}
+
+/// The samples of a block, rows of `width` pixels.
+std::vector<std::uint16_t> block_of(std::uint32_t y, std::uint32_t x, Size block,
+                                    std::uint16_t first, std::uint16_t channels) {
+  std::vector<std::uint16_t> samples;
+  for (int i = 0; i < block.height; ++i) {
+    for (int j = 0; j < block.width; ++j) {
+      for (std::uint16_t c = 0; c < channels; ++c) {
+        samples.push_back(sample_of(y + static_cast<std::uint32_t>(i),
+                                    x + static_cast<std::uint32_t>(j),
+                                    static_cast<std::uint16_t>(first + c)));
+      }
+    }
+  }
+  return samples;
+}
+
+void write_tiff(const fs::path& path, Size size, std::uint16_t channels, const TiffLayout& layout) {
+  TIFF* const tiff = TIFFOpen(path.c_str(), "w");
+  REQUIRE(tiff != nullptr);
+  TIFFSetField(tiff, TIFFTAG_IMAGEWIDTH, size.width);
+  TIFFSetField(tiff, TIFFTAG_IMAGELENGTH, size.height);
+  TIFFSetField(tiff, TIFFTAG_SAMPLESPERPIXEL, channels);
+  TIFFSetField(tiff, TIFFTAG_BITSPERSAMPLE, 16);
+  TIFFSetField(tiff, TIFFTAG_PHOTOMETRIC, PHOTOMETRIC_MINISBLACK);
+  TIFFSetField(tiff, TIFFTAG_PLANARCONFIG, layout.planes);
+  TIFFSetField(tiff, TIFFTAG_COMPRESSION, layout.compression);
+  const bool planar = layout.planes == PLANARCONFIG_SEPARATE;
+  const auto height = static_cast<std::uint32_t>(size.height);
+  const auto width = static_cast<std::uint32_t>(size.width);
+  if (layout.tile > 0) {
+    TIFFSetField(tiff, TIFFTAG_TILEWIDTH, layout.tile);
+    TIFFSetField(tiff, TIFFTAG_TILELENGTH, layout.tile);
+  } else {
+    TIFFSetField(tiff, TIFFTAG_ROWSPERSTRIP, layout.strip);
+  }
+  const std::uint32_t rows = layout.tile > 0 ? layout.tile : layout.strip;
+  const std::uint32_t columns = layout.tile > 0 ? layout.tile : width;
+  for (std::uint16_t plane = 0; plane < (planar ? channels : 1); ++plane) {
+    for (std::uint32_t y = 0; y < height; y += rows) {
+      for (std::uint32_t x = 0; x < width; x += columns) {
+        const std::uint32_t count = layout.tile > 0 ? rows : std::min(rows, height - y);
+        auto block = block_of(y, x, {static_cast<int>(count), static_cast<int>(columns)}, plane,
+                              static_cast<std::uint16_t>(planar ? 1 : channels));
+        const auto bytes = static_cast<tmsize_t>(block.size() * 2);
+        const tmsize_t written =
+            layout.tile > 0 ? TIFFWriteEncodedTile(tiff, TIFFComputeTile(tiff, x, y, 0, plane),
+                                                   block.data(), bytes)
+                            : TIFFWriteEncodedStrip(tiff, TIFFComputeStrip(tiff, y, plane),
+                                                    block.data(), bytes);
+        REQUIRE(written == bytes);
+      }
+    }
+  }
+  TIFFClose(tiff);
+}
+
+template <typename Value>
+bool same(const std::vector<Value>& a, const std::vector<Value>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i] && !(a[i] != a[i] && b[i] != b[i])) return false;  // NaN is NaN
+  }
+  return true;
+}
+
+bool same_image(const Image& a, const Image& b) {
+  return a.height == b.height && a.width == b.width && a.channels == b.channels &&
+         a.type == b.type && same(a.pixels, b.pixels) && same(a.words, b.words) &&
+         same(a.floats, b.floats);
+}
+
+/// Rows of every length and place, also from below up, and of a band that moves down.
+void check_rows(const fs::path& path, const ImageRule& rule) {
+  Image whole, part, expected;
+  read_image(path, whole, rule);
+  const auto source = open_rows(path, rule);
+  const auto memory = rows_of(whole);
+  REQUIRE(source->size() == Size{whole.height, whole.width});
+  const int height = whole.height, some = std::max(1, height / 3);
+  for (const auto& [first, count] : std::vector<std::pair<int, int>>{{0, height},
+                                                                     {height - 1, 1},
+                                                                     {0, 1},
+                                                                     {height / 2, 1},
+                                                                     {height - some, some},
+                                                                     {0, some},
+                                                                     {some / 2, some}}) {
+    CAPTURE(first);
+    source->read(first, count, part);
+    memory->read(first, count, expected);
+    CHECK(same_image(part, expected));
+  }
+  RowBand band(*source, some);
+  for (int y = 0; y < height; y += std::max(1, some / 2)) {
+    const int count = std::min(some, height - y);
+    band.hold(y, y + count);
+    REQUIRE(band.first() + band.rows().height >= y + count);
+    memory->read(band.first(), band.rows().height, expected);
+    CHECK(same_image(band.rows(), expected));
+  }
+}
+
+std::vector<std::uint8_t> simplified_png(Size size, png_uint_32 format, const void* pixels,
+                                         const void* colormap, bool fast) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<png_uint_32>(size.width);
+  image.height = static_cast<png_uint_32>(size.height);
+  image.format = format;
+  image.flags = fast ? PNG_IMAGE_FLAG_FAST : 0;
+  image.colormap_entries = colormap == nullptr ? 0 : 256;
+  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image);
+  std::vector<std::uint8_t> file(bytes);
+  REQUIRE(png_image_write_to_memory(&image, file.data(), &bytes, 0, pixels, 0, colormap) != 0);
+  file.resize(bytes);
+  return file;
+}
+
+/// Writes the labels in portions of one row, two, three, ...
+void write_in_portions(MapWriter& map, const LabelMap& labels) {
+  std::span<const Label> rest = labels.pixels;
+  const auto width = static_cast<std::size_t>(labels.width);
+  for (std::size_t rows = 1; !rest.empty(); ++rows) {
+    const auto some = rest.first(std::min(rows * width, rest.size()));
+    map.write(some);
+    rest = rest.subspan(some.size());
+  }
+  map.close();
+}
+
+std::vector<Color> some_colors(int count) {
+  std::vector<Color> colors;
+  for (int i = 0; i < count; ++i) colors.push_back(voc_color(i));
+  return colors;
+}
+
+}  // namespace
+
+TEST_CASE("rows of a TIFF are those of the whole, however it is laid out") {
+  const TempFolder folder;
+  const TiffLayout layouts[] = {
+      {"tiles", 16},
+      {"planar tiles", 32, 1, PLANARCONFIG_SEPARATE},
+      {"strips of 7 rows", 0, 7},
+      {"planar strips", 0, 5, PLANARCONFIG_SEPARATE, COMPRESSION_ADOBE_DEFLATE},
+      {"one strip", 0, 61},
+      {"rows as they are", 0, 61, PLANARCONFIG_CONTIG, COMPRESSION_NONE}};
+  for (const TiffLayout& layout : layouts) {
+    CAPTURE(layout.name);
+    const fs::path path = folder.file("a.tif");
+    write_tiff(path, {61, 45}, 3, layout);
+    check_rows(path, {});
+    check_rows(path, {.bands = {2, 0, 2}});
+    check_rows(path, {.nodata = 1});                     // is there
+    check_rows(path, {.nodata = sample_of(60, 44, 2)});  // in the last row alone
+    check_rows(path, {.nodata = 65535});                 // is not
+  }
+}
+
+TEST_CASE("rows of a TIFF of one large strip are decoded line by line") {
+  const TempFolder folder;
+  const fs::path path = folder.file("a.tif");
+  write_tiff(path, {300, 10000}, 3, {"a strip of 18 MB", 0, 300});
+  CHECK(open_rows(path, {})->step() == 1);
+  check_rows(path, {});
+}
+
+TEST_CASE("rows of images of every kind are those of the whole") {
+  const fs::path cases = "../shared/images";
+  if (!fs::is_regular_file(cases / "expected.json")) {
+    std::puts("SKIPPED: images of any kind: ../shared/images is not there");
+    return;
+  }
+  const auto all = nlohmann::json::parse(std::ifstream(cases / "expected.json")).at("images");
+  for (const auto& [name, about] : all.items()) {
+    CAPTURE(name);
+    const auto& file = about.at("file");
+    const auto& config = about.at("config");
+    const ImageRule rule{
+        .channels = config.value("channels", 3),
+        .bands = config.value("bands", std::vector<int>()),
+        .channel_files = config.value("channel_files", std::vector<std::string>())};
+    check_rows(cases / (file.is_array() ? file.front() : file).template get<std::string>(), rule);
+    check_rows(cases / about.at("array").get<std::string>(),
+               {.channels = about.at("shape")[2].get<int>()});
+  }
+}
+
+TEST_CASE("a PNG by rows has the bytes of libpng's own interface") {
+  const Size size{37, 53};
+  const Image image = random_image(size, 1);
+  const LabelMap labels = random_labels(size, 11, 2);
+  const std::vector<Color> colors = colors_of_bytes(some_colors(11));
+  std::vector<std::uint16_t> words(labels.pixels.begin(), labels.pixels.end());
+  const auto bytes = eight_bits(labels.pixels);
+  const auto encoded = [&](PngFormat kind, const void* pixels, std::size_t row, bool fast) {
+    std::vector<std::uint8_t> file;
+    PngEncoder encoder(size, kind, colors, fast, [&](std::string_view some) {
+      file.insert(file.end(), some.begin(), some.end());
+    });
+    encoder.write(pixels, 5);
+    encoder.write(static_cast<const std::uint8_t*>(pixels) + 5 * row, size.height - 5);
+    encoder.end();
+    return file;
+  };
+  for (const bool fast : {false, true}) {
+    CHECK(encoded(PngFormat::kRgb, image.pixels.data(), 53 * 3, fast) ==
+          simplified_png(size, PNG_FORMAT_RGB, image.pixels.data(), nullptr, fast));
+    CHECK(encoded(PngFormat::kGray, bytes.data(), 53, fast) ==
+          simplified_png(size, PNG_FORMAT_GRAY, bytes.data(), nullptr, fast));
+    CHECK(encoded(PngFormat::kDeepGray, words.data(), 53 * 2, fast) ==
+          simplified_png(size, PNG_FORMAT_LINEAR_Y, words.data(), nullptr, fast));
+    CHECK(encoded(PngFormat::kIndexed, bytes.data(), 53, fast) ==
+          simplified_png(size, PNG_FORMAT_RGB_COLORMAP, bytes.data(), colors.data(), fast));
+  }
+}
+
+TEST_CASE("a PNG that cannot be written says so, and a map that is not closed is not there") {
+  const auto full = [](std::string_view) { throw Error("the disk is full"); };
+  CHECK_THROWS_WITH_AS(PngEncoder({1, 1}, PngFormat::kGray, {}, true, full), "the disk is full",
+                       Error);
+  const TempFolder folder;
+  const LabelMap labels = random_labels({300, 20}, 3, 1);
+  for (const char* name : {"a.png", "a.tif"}) {
+    const fs::path path = folder.file(name);
+    const auto colors = some_colors(3);
+    {
+      const auto map = path.extension() == ".tif" ? tiff_map(path, {300, 20}, colors, false, {})
+                                                  : png_map(path, {300, 20}, colors);
+      map->write(std::span(labels.pixels).first(20 * 270));
+    }
+    CHECK(fs::is_empty(folder.path()));
+  }
+}
+
+TEST_CASE("maps by rows hold the labels: PNG and TIFF, of few classes and of many") {
+  const TempFolder folder;
+  for (const int classes : {3, 256, 300}) {
+    CAPTURE(classes);
+    const LabelMap labels = random_labels({275, 301}, classes, 4);
+    const auto colors = some_colors(classes);
+    const Size size{labels.height, labels.width};
+    LabelMap read;
+    Image colored;
+    write_in_portions(*png_map(folder.file("a.png"), size, colors), labels);
+    write_png(folder.file("b.png"), labels, colors);
+    CHECK(read_file(folder.file("a.png")) == read_file(folder.file("b.png")));
+    write_in_portions(*tiff_map(folder.file("a.tif"), size, colors, false, {}), labels);
+    CHECK(read_mask(folder.file("a.tif"), read, colored) == MaskKind::kValues);
+    CHECK(read.pixels == labels.pixels);
+    const bool deep = classes > 256;
+    const ImageInfo info = read_image_info(folder.file("a.tif"), {});
+    CHECK(info.channels == (deep ? 1 : 3));  // a palette's colours
+    CHECK(info.type == (deep ? PixelType::kUint16 : PixelType::kUint8));
+    if (deep) continue;
+    Image shown;
+    read_image(folder.file("a.tif"), shown);
+    CHECK(shown.pixels == paint(labels, colors).pixels);
+  }
+}
+
+TEST_CASE("a map says where it lies and what is not there") {
+  const TempFolder folder;
+  const fs::path cases = "../shared/images/tiff/geo.tif";
+  LabelMap labels = random_labels({40, 50}, 3, 4), read;
+  labels.pixels[7] = kMissingLabel;
+  // The shared case has three of these, of two types.
+  std::vector<TiffTag> tags;
+  const auto add = [&](std::uint32_t tag, const auto& values) {
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(values.data());
+    tags.push_back({tag,
+                    static_cast<std::uint32_t>(values.size()),
+                    {bytes, bytes + values.size() * sizeof(values[0])}});
+  };
+  add(33550, std::array{10.0, 10.0, 0.0});
+  add(33922, std::array{0.0, 0.0, 0.0, 590520.0, 5790630.0, 0.0});
+  add(34264, std::array<double, 16>{1, 2, 3, 4});
+  add(34735, std::array<std::uint16_t, 8>{1, 1, 0, 1, 3072, 0, 1, 32631});
+  add(34736, std::array{6378137.0});
+  add(34737, std::string("WGS 84|") + '\0');
+  const auto check = [&](const std::vector<TiffTag>& written, int classes) {
+    const fs::path path = folder.file("a.tif");
+    write_in_portions(*tiff_map(path, {40, 50}, some_colors(classes), true, written), labels);
+    const std::vector<TiffTag> found = georeference_of(path, {});
+    REQUIRE(found.size() == written.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      CAPTURE(found[i].tag);
+      CHECK(found[i].tag == written[i].tag);
+      const std::size_t size = written[i].values.size();  // a text may have one zero more
+      REQUIRE(found[i].values.size() >= size);
+      CHECK(
+          std::equal(written[i].values.begin(), written[i].values.end(), found[i].values.begin()));
+    }
+    Image image, colored;
+    read_image(path, image, {.channels = classes < 256 ? 3 : 1});
+    CHECK((classes < 256 || !image.floats.empty()));  // GDAL_NODATA is its value
+    read_mask(path, read, colored);
+    CHECK(read.pixels[7] == (classes < 256 ? 255 : 65535));
+    CHECK(read.pixels[8] == labels.pixels[8]);
+  };
+  check(tags, 3);
+  check(tags, 256);  // a class has 255
+  CHECK(georeference_of(folder.file("a.tif"), {}).size() == 6);
+  write_png(folder.file("a.png"), labels);
+  CHECK(georeference_of(folder.file("a.png"), {}).empty());
+  if (!fs::exists(cases)) return;
+  const std::vector<TiffTag> shared = georeference_of(cases, {});
+  CHECK(shared.size() == 3);
+  check(shared, 3);
+}
+
+}  // namespace lockstep
