@@ -169,7 +169,7 @@ void declare_predict(Options& options, PredictArguments& arguments) {
            "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
       .takes("RUN|FILE")
       .required();
-  options.add("IMAGES", arguments.images, "JPEG and PNG files, and folders of them")
+  options.add("IMAGES", arguments.images, "JPEG, PNG, TIFF and .npy files, and folders of them")
       .takes("FILE")
       .required();
   options.add_config("-c,--config", arguments.config, "configuration; default: the run's own");

@@ -135,6 +135,26 @@ def check_balanced(config, place):
     check(of_cell == written, f"a comparison's run has {of_cell}")
 
 
+def check_maps(place):
+    """Maps of TIFF are TIFF of the image's size, the same in windows on any devices, and without them where one is the image."""
+    images, run = place / "images/val", place / "run"
+    def maps(name, *options):
+        lockstep("predict", run, images, "-o", place / name, *options)
+        files = sorted((place / name).iterdir())
+        check([f.suffix for f in files] == [".tif", ".png"] * 3, f"maps: {files}")
+        return [f.read_bytes() for f in files]
+    one = maps("one", "-d", "cpu:1")
+    check(all(file[:4] == b"II*\0" for file in one[::2]), "a map of a TIFF is no TIFF")
+    check(maps("image", "--window", "32,32") == one, "a window of the whole image gives another map")
+    for number, options in enumerate(([], ["--blend", "gaussian"], ["--flip"], ["-s", "data.normalize=image"])):
+        asked = ["--window", "16,16", *options]
+        check(maps(f"by1{number}", *asked, "-d", "cpu:1") == maps(f"by4{number}", *asked, "-d", "cpu:4"), f"four devices: {options}")
+    code, text = refusal("predict", run, images, "-o", images)
+    check(code == 2 and "is one of the images" in text, text)
+    code, text = refusal("predict", run, images, "-o", place / "server", "--submission")
+    check(code == 2, f"a submission of TIFF: exit code {code}")
+
+
 def check_others(config, place):
     lockstep("compare", config, "--modes", "local,instance", "--seeds", 1, "-d", "cpu:2", "-o", place / "both", *overrides(TRAINING))
     check((place / "both/report.html").exists(), "there is no report of the comparison")
@@ -153,6 +173,7 @@ def main():
         check_the_data(config)
         check_a_run(config, place)
         check_balanced(config, place)
+        check_maps(place)
         check_others(config, place)
     if failures:
         sys.exit(f"{len(failures)} failures")

@@ -326,7 +326,7 @@ TEST_CASE("predict refuses what it cannot do, says what to do, and writes nothin
   fs::create_directory(trained.out("other"));
   fs::copy_file(one, trained.out("other") / "1.png");
   check({run, images}, 2, "expected -o DIR");
-  check({run, "-o", out}, 2, "predict: expected IMAGES: JPEG and PNG files");
+  check({run, "-o", out}, 2, "predict: expected IMAGES: JPEG, PNG, TIFF");
   check({run, "/not/there.jpg", "-o", out}, 3, "/not/there.jpg: expected an image or a folder");
   check({run, trained.out("empty").string(), "-o", out}, 3, "*.jpg *.jpeg *.png");
   check({run + "2", images, "-o", out}, 3, "there is no such run or checkpoint");

@@ -302,6 +302,40 @@ TEST_CASE("inference: windows of running statistics give the map of one piece, o
   CHECK(small.probabilities == whole.probabilities);
 }
 
+TEST_CASE("inference: rows come from the top, each once, with their part of the image") {
+  const Trained trained;
+  const Image image = random_image(101, 131, 12);
+  const WindowOptions windows{.window = {48, 40}, .overlap = 0.5, .divisor = 4};
+  Inference inference(trained.model, parse_devices("cpu:2"), {.windows = windows});
+  const ImagePrediction whole = inference.predict(0, image, {101, 131}, true);
+  const auto source = rows_of(image);
+  std::vector<Label> classes;
+  Floats probabilities;
+  std::vector<std::uint8_t> pixels;
+  int calls = 0, most = 0;
+  const bool done = inference.predict_rows(1, {.rows = *source}, [&](const PredictedRows& rows) {
+    ++calls;
+    most = std::max(most, rows.band.height);
+    classes.insert(classes.end(), rows.classes.begin(), rows.classes.end());
+    probabilities.insert(probabilities.end(), rows.probabilities.begin(), rows.probabilities.end());
+    const auto begin = rows.band.pixels.begin() + rows.offset * 131 * 3;
+    pixels.insert(pixels.end(), begin, begin + rows.count * 131 * 3);
+  });
+  CHECK(done);
+  CHECK(calls > 2);
+  CHECK(most == 48);
+  CHECK(classes == whole.classes.pixels);
+  CHECK(probabilities == whole.probabilities);
+  CHECK(pixels == image.pixels);
+
+  const std::atomic<bool> stop = true;
+  CHECK_FALSE(inference.predict_rows(0, {.rows = *source, .stop = &stop},
+                                     [](const PredictedRows&) { FAIL("a row was predicted"); }));
+  const auto fail = [](const PredictedRows&) { throw Error("the disk is full"); };
+  CHECK_THROWS_WITH_AS(inference.predict_rows(0, {.rows = *source}, fail), "the disk is full",
+                       Error);
+}
+
 TEST_CASE("inference: of an image that was resized windows are, too") {
   const Trained trained;
   const Image image = random_image(64, 72, 5);

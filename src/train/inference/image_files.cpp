@@ -47,7 +47,7 @@ PredictionFiles files_of(const fs::path& image, const fs::path& folder,
   std::string stem = image.stem().string();
   if (stem.ends_with(kinds.left_off)) stem.resize(stem.size() - kinds.left_off.size());
   PredictionFiles files;
-  if (kinds.map) files.map = folder / (stem + ".png");
+  if (kinds.map) files.map = folder / (stem + (has_tiff_map(image, kinds) ? ".tif" : ".png"));
   if (kinds.overlay) files.overlay = folder / (stem + "_overlay.png");
   if (kinds.probabilities) files.probabilities = folder / (stem + ".npy");
   return files;
@@ -75,6 +75,10 @@ std::vector<fs::path> find_images(std::span<const fs::path> inputs,
     }
   }
   return images;
+}
+
+bool has_tiff_map(const fs::path& image, const PredictionKinds& kinds) {
+  return kinds.tiff && has_extension(image, {".tif", ".tiff"});
 }
 
 std::vector<fs::path> PredictionFiles::all() const {

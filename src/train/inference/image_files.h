@@ -20,6 +20,7 @@ std::vector<std::filesystem::path> find_images(std::span<const std::filesystem::
 /// What belongs into the folder of a prediction beside its images' names.
 struct PredictionKinds {
   bool map = true, overlay = true, probabilities = false;
+  bool tiff = true;           // maps of TIFF are TIFF, else PNG
   std::string left_off = {};  // the end of an image's stem that those of its files lack
 };
 
@@ -31,7 +32,11 @@ struct PredictionFiles {
   std::vector<std::filesystem::path> all() const;
 };
 
-/// The files in `folder` for each image: STEM.png, STEM_overlay.png, STEM.npy. Throws ConfigError
+/// Whether the map of the image is a TIFF, too.
+bool has_tiff_map(const std::filesystem::path& image, const PredictionKinds& kinds);
+
+/// The files in `folder` for each image: STEM.png, or STEM.tif of a TIFF, STEM_overlay.png and
+/// STEM.npy. Throws ConfigError
 /// when two images would have a file in common, or a file is one of the images itself.
 std::vector<PredictionFiles> prediction_files(std::span<const std::filesystem::path> images,
                                               const std::filesystem::path& folder,

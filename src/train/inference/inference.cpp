@@ -142,10 +142,11 @@ LabelMap cropped(const std::vector<std::int32_t>& classes, Size stored, Size siz
   return map;
 }
 
-Image cropped(const Image& image, const WindowPlace& place) {
+Image cropped(const RowBand& band, const WindowPlace& place) {
   Image piece;
-  const Window window{place.y, place.x, place.size};
-  Resizer().resize(image, {image.height, image.width}, window, piece);
+  const Image& rows = band.rows();
+  const Window window{place.y - band.first(), place.x, place.size};
+  Resizer().resize(rows, {rows.height, rows.width}, window, piece);
   return piece;
 }
 
@@ -171,11 +172,14 @@ Inference::Inference(const TrainedModel& model, const std::vector<Device>& devic
 
 Inference::~Inference() = default;
 
+bool Inference::in_windows(Size image) const {
+  return options_.windows.any() && task_ == Task::kSegmentation &&
+         std::int64_t{image.height} * image.width >= options_.least_pixels;
+}
+
 ImagePrediction Inference::predict(int device, const Image& image, Size size, bool probabilities) {
   const Size whole{image.height, image.width};
-  const bool cut = options_.windows.any() && task_ == Task::kSegmentation &&
-                   std::int64_t{whole.height} * whole.width >= options_.least_pixels;
-  if (!cut) return predict_piece(device, image, size, probabilities);
+  if (!in_windows(whole)) return predict_piece(device, image, size, probabilities);
   if (size == whole) return predict_windows(device, image, probabilities);
   ImagePrediction prediction = predict_windows(device, image, true);
   const LogitMap map{prediction.probabilities.data(), whole, whole, classes_};
@@ -185,32 +189,61 @@ ImagePrediction Inference::predict(int device, const Image& image, Size size, bo
 }
 
 ImagePrediction Inference::predict_windows(int device, const Image& image, bool probabilities) {
-  const WindowGrid grid({image.height, image.width}, options_.windows);
   ImagePrediction whole{{image.height, image.width, {}}, {}};
-  WindowMerge merge(grid, classes_, options_.windows.blend, options_.compares_windows,
-                    [&](int, int, std::span<const float> rows) {
-                      const std::vector<Label> labels = largest(rows, classes_);
-                      std::vector<Label>& all = whole.classes.pixels;
-                      all.insert(all.end(), labels.begin(), labels.end());
-                      if (!probabilities) return;
-                      std::vector<float>& values = whole.probabilities;
-                      values.insert(values.end(), rows.begin(), rows.end());
-                    });
-  const auto devices = static_cast<int>(devices_.size());
-  std::vector<std::vector<float>> said(static_cast<std::size_t>(grid.columns()));
-  for (int row = 0; row < grid.rows(); ++row) {
-    for_each_index(grid.columns(), devices, [&](std::int64_t column, int thread) {
-      const WindowPlace place = grid.at(row, static_cast<int>(column));
-      said[static_cast<std::size_t>(column)] =
-          predict_piece((device + thread) % devices, cropped(image, place), place.size, true)
-              .probabilities;
-    });
-    for (int column = 0; column < grid.columns(); ++column) {
-      merge.add(said[static_cast<std::size_t>(column)], grid.at(row, column).size.width);
-    }
-  }
-  whole.mismatch = merge.mismatch();
+  const auto add = [&](const PredictedRows& rows) {
+    std::vector<Label>& labels = whole.classes.pixels;
+    labels.insert(labels.end(), rows.classes.begin(), rows.classes.end());
+    if (!probabilities) return;
+    std::vector<float>& values = whole.probabilities;
+    values.insert(values.end(), rows.probabilities.begin(), rows.probabilities.end());
+  };
+  const auto rows = rows_of(image);
+  predict_rows(device, {.rows = *rows}, add, &whole.mismatch);
   return whole;
+}
+
+bool Inference::predict_rows(int device, const WindowedImage& image,
+                             const std::function<void(const PredictedRows&)>& use,
+                             TileMismatch* mismatch) {
+  const WindowGrid grid(image.rows.size(), options_.windows);
+  RowBand band(image.rows, grid.window().height);
+  WindowMerge merge(grid, classes_, options_.windows.blend, options_.compares_windows,
+                    [&](int first, int count, std::span<const float> values) {
+                      const std::vector<Label> classes = largest(values, classes_);
+                      use({classes, values, band.rows(), first - band.first(), count});
+                    });
+  for (int row = 0; row < grid.rows(); ++row) {
+    if (image.stop != nullptr && *image.stop) return false;
+    const WindowPlace place = grid.at(row, 0);
+    band.hold(place.y, place.y + place.size.height);
+    predict_row(device, row, grid, image, band, merge);
+  }
+  if (mismatch != nullptr) *mismatch = merge.mismatch();
+  return true;
+}
+
+// A window is merged as soon as those before it are, so that few are held.
+void Inference::predict_row(int device, int row, const WindowGrid& grid, const WindowedImage& image,
+                            const RowBand& band, WindowMerge& merge) {
+  const auto devices = static_cast<int>(devices_.size());
+  const int columns = grid.columns();
+  std::vector<std::vector<float>> said(static_cast<std::size_t>(columns));
+  std::mutex mutex;  // of `said`, `next` and the merge
+  int next = 0;
+  for_each_index(columns, workers() * devices, [&](std::int64_t column, int thread) {
+    const WindowPlace place = grid.at(row, static_cast<int>(column));
+    Image window = cropped(band, place);
+    if (image.prepare) image.prepare(window);
+    std::vector<float> probabilities =
+        predict_piece((device + thread) % devices, window, place.size, true).probabilities;
+    const std::lock_guard lock(mutex);
+    said[static_cast<std::size_t>(column)] = std::move(probabilities);
+    while (next < columns && !said[static_cast<std::size_t>(next)].empty()) {
+      const int merged = next++;
+      merge.add(std::exchange(said[static_cast<std::size_t>(merged)], {}),
+                grid.at(row, merged).size.width);
+    }
+  });
 }
 
 ImagePrediction Inference::predict_piece(int device, const Image& image, Size size,

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <mutex>
 #include <numeric>
-#include <optional>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -15,10 +14,13 @@
 #include "io/atomic_file.h"
 #include "io/image_io.h"
 #include "io/npy.h"
+#include "io/row_source.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
 #include "lockstep/io/image.h"
 #include "run/exit_code.h"
 #include "train/inference/inference.h"
+#include "train/inference/prediction_writer.h"
 
 namespace lockstep {
 namespace {
@@ -26,17 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kTable = "predictions.csv";
-
-/// From rows of pixels to planes of classes.
-std::vector<float> planes_of(const std::vector<float>& probabilities, std::size_t classes) {
-  const std::size_t pixels = probabilities.size() / classes;
-  std::vector<float> planes(probabilities.size());
-  for (std::size_t i = 0; i < pixels; ++i) {
-    for (std::size_t c = 0; c < classes; ++c)
-      planes[c * pixels + i] = probabilities[i * classes + c];
-  }
-  return planes;
-}
 
 /// What went wrong with an image, beginning with its name, and its size where it was read.
 std::string failure_of(const PredictedImage& image, const std::string& error) {
@@ -112,25 +103,26 @@ class PredictionRun {
         segments_(model.architecture.task == Task::kSegmentation),
         rule_(rule_of(model)),
         data_(model.config.data),
-        image_rule_(image_rule(data_)),
+        look_{
+            .classes = report.classes.size(), .display = data_.display, .rule = image_rule(data_)},
         inference_(model, devices,
                    {.augmentation = request.augmentation,
                     .windows = windows_of(model),
                     .least_pixels = model.config.eval.window ? 0 : kMostInOnePiece}) {
-    if (segments_) colors_ = class_colors(model.config.data);
-    if (request.submission) values_ = submission_values(model.config.data);
+    if (segments_) look_.colors = class_colors(model.config.data);
+    if (request.submission) look_.values = submission_values(model.config.data);
   }
 
   void run(const std::vector<PredictionFiles>& files);
 
  private:
   void predict(PredictedImage& report, const PredictionFiles& files, int device);
-  std::optional<ImagePrediction> prediction_of(PredictedImage& report, Image& image, int device);
+  bool predict_piece(PredictedImage& report, const PredictionFiles& files, int device);
+  bool predict_rows(PredictedImage& report, const PredictionFiles& files, int device);
   ImagePrediction shown(const Image& image, Size size, int device);
-  void write(const Image& image, const ImagePrediction& prediction,
-             const PredictionFiles& files) const;
-  void write_map(const fs::path& path, const LabelMap& classes) const;
-  void count(const ImagePrediction& prediction);
+  void write(const Image& image, const ImagePrediction& prediction, const PredictionFiles& files,
+             PredictedImage& report);
+  void count(const std::vector<std::int64_t>& counts);
   void tell_progress();
 
   const PredictRequest& request_;
@@ -138,16 +130,15 @@ class PredictionRun {
   bool segments_;
   ResizeRule rule_;
   const DataOptions& data_;
-  ImageRule image_rule_;
-  std::vector<Color> colors_;
-  std::vector<Label> values_;  // [class] of a submission; empty: classes
+  PredictionLook look_;
   Inference inference_;
+  std::mutex large_;  // one at a time: all devices work on it, and several take memory
   std::mutex mutex_;  // of what all images share of the report
   std::int64_t seen_ = 0;
 };
 
 void PredictionRun::run(const std::vector<PredictionFiles>& files) {
-  const std::vector<std::size_t> order = order_by_size(report_.images, image_rule_);
+  const std::vector<std::size_t> order = order_by_size(report_.images, look_.rule);
   const auto start = std::chrono::steady_clock::now();
   inference_.for_each(
       static_cast<std::int64_t>(order.size()),
@@ -160,35 +151,57 @@ void PredictionRun::run(const std::vector<PredictionFiles>& files) {
   report_.seconds = seconds_since(start);
 }
 
+// Where the image is the cause, the report says why, and the others go on.
 void PredictionRun::predict(PredictedImage& report, const PredictionFiles& files, int device) {
-  Image image;
-  const auto prediction = prediction_of(report, image, device);
-  if (!prediction) return;
-  write(image, *prediction, files);
-  report.files = files;
-  if (!segments_) report.top = likeliest(prediction->probabilities);
-  report.done = true;
-  count(*prediction);
-}
-
-// None, and the report says why, where the image is the cause: the others go on.
-std::optional<ImagePrediction> PredictionRun::prediction_of(PredictedImage& report, Image& image,
-                                                            int device) {
   try {
-    read_image(report.image, image, image_rule_);
-    report.size = {image.height, image.width};
-    if (!normalizes_by_image(data_)) {
-      prepare_image(data_, report.image.string(), image);
-      return shown(image, report.size, device);
-    }
-    Image prepared = image;
-    prepare_image(data_, report.image.string(), prepared);
-    return shown(prepared, report.size, device);
+    const Size size = read_image_size(report.image, look_.rule);
+    const bool rows = !rule_.changes_images() && inference_.in_windows(size);
+    report.done = rows ? predict_rows(report, files, device) : predict_piece(report, files, device);
+    if (report.done) report.files = files;
+  } catch (const CannotWrite&) {
+    throw;
   } catch (const std::exception& error) {
     report.error = failure_of(report, error.what());
     report.exit_code = exit_code_of(error);
-    return std::nullopt;
   }
+}
+
+bool PredictionRun::predict_rows(PredictedImage& report, const PredictionFiles& files, int device) {
+  const auto rows = open_rows(report.image, look_.rule);
+  report.size = rows->size();
+  std::unique_lock turn(large_, std::defer_lock);
+  if (std::int64_t{report.size.height} * report.size.width >= kMostInOnePiece) turn.lock();
+  const ImagePreparation preparation(data_, report.image.string(), bands_of(*rows));
+  PredictionWriter writer(look_, files, report.image, *rows);
+  LongWork work(concat("predicting ", report.image.string()), "rows", report.size.height);
+  const bool done =
+      inference_.predict_rows(device,
+                              {.rows = *rows,
+                               .prepare = [&](Image& window) { preparation.apply(window); },
+                               .stop = request_.stop},
+                              [&](const PredictedRows& some) {
+                                writer.write(some);
+                                work.advance(some.count);
+                              });
+  if (!done) return false;
+  writer.close();
+  count(writer.counts());
+  return true;
+}
+
+bool PredictionRun::predict_piece(PredictedImage& report, const PredictionFiles& files,
+                                  int device) {
+  Image image;
+  read_image(report.image, image, look_.rule);
+  report.size = {image.height, image.width};
+  Image prepared;
+  const bool by_image = normalizes_by_image(data_);
+  if (by_image) prepared = image;
+  Image& input = by_image ? prepared : image;
+  prepare_image(data_, report.image.string(), input);
+  const ImagePrediction prediction = shown(input, report.size, device);
+  write(image, prediction, files, report);
+  return true;
 }
 
 ImagePrediction PredictionRun::shown(const Image& image, Size size, int device) {
@@ -203,29 +216,25 @@ ImagePrediction PredictionRun::shown(const Image& image, Size size, int device) 
 }
 
 void PredictionRun::write(const Image& image, const ImagePrediction& prediction,
-                          const PredictionFiles& files) const {
-  if (!files.map.empty()) write_map(files.map, prediction.classes);
-  if (!files.overlay.empty()) {
-    const Image picture = picture_of(image, data_.display);
-    write_png(files.overlay, overlay(picture, prediction.classes, colors_));
+                          const PredictionFiles& files, PredictedImage& report) {
+  if (!segments_) {
+    report.top = likeliest(prediction.probabilities);
+    std::vector<std::int64_t> counts(look_.classes);
+    ++counts.at(prediction.classes.pixels.front());
+    if (!files.probabilities.empty()) {
+      write_npy(files.probabilities, {static_cast<std::int64_t>(look_.classes)},
+                prediction.probabilities);
+    }
+    return count(counts);
   }
-  if (files.probabilities.empty()) return;
-  const std::size_t classes = report_.classes.size();
-  std::vector<std::int64_t> shape{static_cast<std::int64_t>(classes)};
-  if (segments_) shape.insert(shape.end(), {image.height, image.width});
-  write_npy(files.probabilities, shape, planes_of(prediction.probabilities, classes));
+  const auto rows = rows_of(image);
+  PredictionWriter writer(look_, files, report.image, *rows);
+  writer.write({prediction.classes.pixels, prediction.probabilities, image, 0, image.height});
+  writer.close();
+  count(writer.counts());
 }
 
-void PredictionRun::write_map(const fs::path& path, const LabelMap& classes) const {
-  if (values_.empty()) return write_png(path, classes, colors_);
-  LabelMap values = classes;
-  for (Label& value : values.pixels) value = values_[value];
-  write_png(path, values);
-}
-
-void PredictionRun::count(const ImagePrediction& prediction) {
-  std::vector<std::int64_t> counts(report_.classes.size());
-  for (const Label label : prediction.classes.pixels) ++counts.at(label);
+void PredictionRun::count(const std::vector<std::int64_t>& counts) {
   const std::lock_guard lock(mutex_);
   for (std::size_t c = 0; c < counts.size(); ++c) report_.counts[c] += counts[c];
 }
@@ -326,8 +335,11 @@ PredictReport predict_images(const PredictRequest& request) {
   const std::vector<std::string>& ends = model.config.data.channel_files;
   const std::vector<PredictionFiles> files =
       prediction_files(images, request.output,
-                       {segments, segments && request.overlay && !request.submission,
-                        request.probabilities, ends.empty() ? "" : ends.front()});
+                       {.map = segments,
+                        .overlay = segments && request.overlay && !request.submission,
+                        .probabilities = request.probabilities,
+                        .tiff = !request.submission,
+                        .left_off = ends.empty() ? "" : ends.front()});
   if (!segments) report.table = request.output / kTable;
   if (request.submission) submission_values(model.config.data);  // or nothing is made
   make_output_folder(request.output);

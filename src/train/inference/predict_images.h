@@ -28,7 +28,7 @@ struct PredictRequest {
   bool probabilities = false;  // also a file of these
   bool submission = false;     // maps as the server of the layout's benchmark takes them
   bool force = false;          // write over what is there
-  const std::atomic<bool>* stop = nullptr;  // ends after the images at work
+  const std::atomic<bool>* stop = nullptr;  // ends after the images at work, or windows of one
   /// Called after each image, by several threads, one at a time; may be empty.
   std::function<void(std::int64_t done, std::int64_t all)> progress = nullptr;
 };
@@ -61,9 +61,10 @@ struct PredictReport {
 /// (DataLayout::file_values). Throws ConfigError for a layout that has none of its own.
 std::vector<Label> submission_values(const DataOptions& data);
 
-/// Writes STEM.png, a palette PNG of classes, and STEM_overlay.png for segmentation networks,
-/// predictions.csv for classifiers, and gray PNGs alone for a submission; if asked for also
-/// STEM.npy, float32 [classes, height, width] or [classes]. All have the size of the image,
+/// Writes STEM.png, a palette PNG of classes, or STEM.tif of a TIFF, and STEM_overlay.png for
+/// segmentation networks, predictions.csv for classifiers, and gray PNGs alone for a submission; if
+/// asked for also STEM.npy, float32 [classes, height, width] or [classes]. Images in windows are
+/// read and written by rows. All have the size of the image,
 /// whatever data.resize and data.val_resize make of it: logits are interpolated (pixel_merge.h). An
 /// image that cannot be read, or that the network fails on, is told of in the report, and the
 /// others are predicted. Throws ConfigError, DataError; Error where a file cannot be written.
