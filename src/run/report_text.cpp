@@ -23,7 +23,12 @@ std::string format_times(const TrainSummary& summary) {
   std::string text =
       fmt::format("step {:.1f} ms (median {:.1f} ms), {:.1f} images/s\n", times.step * 1e3,
                   times.median_step * 1e3, summary.images_per_second);
-  text += fmt::format("  data          {}\n", share(times.data, times.step));
+  constexpr double kHeldUp = 0.1;  // of a step
+  text += fmt::format("  data          {}{}\n", share(times.data, times.step),
+                      times.data > kHeldUp * times.step
+                          ? "  (the data held the training up: more data.workers or data.cache_mb "
+                            "help, or smaller files)"
+                          : "");
   text += fmt::format("  compute       {}\n", share(times.compute, times.step));
   // What a device waits for then is a core, and no cost of synchronization.
   text += fmt::format("  bn wait       {}{}\n", share(times.batch_norm_wait, times.step),

@@ -442,6 +442,15 @@ TEST_CASE("precise statistics are those of all training images, on any number of
   CHECK(losses[0] == doctest::Approx(losses[1]).epsilon(1e-4));
 }
 
+TEST_CASE("the end of a run says whether its data held it up") {
+  TrainSummary summary;
+  summary.times = {.step = 1, .data = 0.05};
+  CHECK(format_summary(summary, "lockstep").find("held the training up") == std::string::npos);
+  summary.times.data = 0.2;
+  CHECK(format_summary(summary, "lockstep").find("20.0 %  (the data held the training up") !=
+        std::string::npos);
+}
+
 TEST_CASE("a log that cannot be written ends the run by what the system said") {
   const Runs runs;
   const RunFolder folder{runs.path() / "full"};

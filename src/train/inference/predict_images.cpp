@@ -32,7 +32,8 @@ constexpr const char* kTable = "predictions.csv";
 /// What went wrong with an image, beginning with its name, and its size where it was read.
 std::string failure_of(const PredictedImage& image, const std::string& error) {
   const std::string name = image.image.string();
-  if (image.size == Size{}) return error.starts_with(name) ? error : concat(name, ": ", error);
+  if (error.starts_with(name)) return error;
+  if (image.size == Size{}) return concat(name, ": ", error);
   return concat(name, ", ", to_string(image.size), ": ", error);
 }
 
