@@ -81,7 +81,7 @@ def test_without_the_compiled_module():
                              capture_output=True, text=True)
     assert "lockstep.native needs the compiled module lockstep_native" in without.stderr
     check = ("import sys, types; sys.modules['lockstep_native'] = types.SimpleNamespace(**dict.fromkeys(['DataParallel', "
-             "'ImportSummary', 'Predictor', 'StepResult', 'load_weights', 'save_safetensors'])); import lockstep.native; "
+             "'ImportSummary', 'Predictor', 'StepResult', 'load_weights', 'save_safetensors'], type('Any', (), {}))); import lockstep.native; "
              "lockstep.native._check_processor(sys.argv[1])")
     for flags, said in (("flags : sse2 avx fma bmi2", "lacks avx2; use another machine"), ("flags : sse2 avx2 fma bmi2", ""),
                         ("Features : asimd", "")):

@@ -8,7 +8,9 @@ import pytest
 MODULE = """
 import os
 said = os.environ.get("GOMP_SPINCOUNT")
-DataParallel = ImportSummary = Predictor = StepResult = load_weights = save_safetensors = None
+class Predictor:
+    pass
+DataParallel = ImportSummary = StepResult = load_weights = save_safetensors = None
 """
 ASK = "import os, lockstep.native, lockstep_native; print(lockstep_native.said, os.environ.get('GOMP_SPINCOUNT'))"
 

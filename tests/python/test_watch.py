@@ -39,9 +39,9 @@ def test_its_figures_are_the_lens_s_and_the_training_is_as_it_was():
     assert list(watch.table["step"]) == [1, 1, 3, 3, 5, 5] and list(watch.table["layer"][:2]) == ["1", "4"]
     assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), plain.state_dict().values()))
     summary = watch.summary
-    assert list(summary["layer"]) == ["1", "4"] and str(watch) == str(summary)
+    assert list(summary["layer"]) == ["1", "4"] and str(watch) == f"variance missed by 2 images per device, in percent\n{summary}"
     of_layer = 100 * watch.table.where(layer="4")["missed"]
-    assert [summary[name][1] for name in ("missed first, %", "last", "most")] == [of_layer[0], of_layer[-1], max(of_layer)]
+    assert [summary[name][1] for name in ("first", "last", "most")] == [of_layer[0], of_layer[-1], max(of_layer)]
     trained(net.train(), 2)
     assert watch.table.rows == 6 and not net[1]._forward_pre_hooks
 

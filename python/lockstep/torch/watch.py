@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..figures import axes_of
 from ..table import Table
 from .batch_norm import OwnStatistics
+from .diagnosis import count_of
 from .noise import noise_of
 from .passes import moments_by_image
 
@@ -43,7 +44,7 @@ class Watch:
         return Table.from_records(self._records)
 
     def __str__(self) -> str:
-        return str(self.summary)
+        return f"variance missed by {count_of(self.images_per_device)} per device, in percent\n{self.summary}"
 
     @property
     def summary(self) -> Table:
@@ -52,7 +53,7 @@ class Watch:
         missed: Dict[str, List[float]] = {}
         for record in self._records:
             missed.setdefault(record["layer"], []).append(100 * record["missed"])
-        return Table.from_records([{"layer": name, "missed first, %": of_layer[0], "last": of_layer[-1], "most": max(of_layer)}
+        return Table.from_records([{"layer": name, "first": of_layer[0], "last": of_layer[-1], "most": max(of_layer)}
                                    for name, of_layer in missed.items()])
 
     def plot(self, ax: Any = None) -> Any:
