@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "io/image_io.h"
 #include "io/npy.h"
 #include "io/raw_pixels.h"
+#include "io/row_source.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 

@@ -6,12 +6,16 @@
 #include <png.h>
 #include <tiffio.h>
 
+#include <algorithm>
 #include <array>
-#include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/fixtures.h"
