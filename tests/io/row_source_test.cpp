@@ -301,6 +301,14 @@ TEST_CASE("maps by rows hold the labels: PNG and TIFF, of few classes and of man
   }
 }
 
+TEST_CASE("a map of 2 GiB of classes has offsets of 64 bits") {
+  const TempFolder folder;
+  for (const auto& [side, version] : std::vector<std::pair<int, int>>{{46340, 42}, {46341, 43}}) {
+    tiff_map(folder.file("a.tif"), {side, side}, some_colors(3), false, {})->close();
+    CHECK(read_file(folder.file("a.tif")).at(2) == version);
+  }
+}
+
 TEST_CASE("a map says where it lies and what is not there") {
   const TempFolder folder;
   const fs::path cases = "../shared/images/tiff/geo.tif";
