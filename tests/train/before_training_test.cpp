@@ -175,7 +175,7 @@ std::vector<Row> rows_of_configurations() {
         "data.augment.class_crops_of=[3]"},
        2,
        {"has 3: expected classes, 0..2"}},
-      {"a gain in percent", nothing, {"data.augment.gain=[80,120]"}, 2, {"50 % as 0.5"}},
+      {"a gain in percent", nothing, {"data.augment.gain=[50,80]"}, 2, {"50 % as 0.5"}},
       {"noise in gray values", nothing, {"data.augment.noise=10"}, 0, {"standard deviations"}},
       {"a crop of mostly nothing", nothing, {"data.augment.crop=[64,64]"}, 0, {"choose a crop"}},
       {"random-resized without a size",
