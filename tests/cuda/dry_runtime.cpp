@@ -32,8 +32,36 @@ void note(const Count& count) {
   count(counted, capturing);
 }
 
-void note_kernel(gpu::Stream, const std::function<void()>&) {
+}  // namespace
+}  // namespace lockstep::dry
+
+struct CUstream_st {
+  const int device = lockstep::dry::current_device;
+  std::map<int, int> tail = {};  // of the capture, what its next node follows: node, device
+};
+struct CUevent_st {
+  std::map<int, int> tail = {};
+};
+
+namespace lockstep::dry {
+namespace {
+
+std::vector<CUstream_st*> streams;  // under mutex
+
+/// In a capture: the stream's next node is there.
+void follow(CUstream_st* stream) {
+  static int nodes = 0;
+  const std::lock_guard lock(mutex);
+  if (!capturing) return;
+  for (const auto& [node, device] : stream->tail) {
+    captured.edges_between_devices += device == stream->device ? 0 : 1;
+  }
+  stream->tail = {{++nodes, stream->device}};
+}
+
+void note_kernel(gpu::Stream stream, const std::function<void()>&) {
   note([](Counts& now, bool in_graph) { ++(in_graph ? captured.kernels : now.kernels); });
+  follow(stream);
 }
 const bool kernels_are_counted = (
     emulation::dispatch() = [](gpu::Stream stream, std::function<void()> work,
@@ -49,7 +77,9 @@ bool is_pinned(const void* address) {
   return static_cast<const char*>(address) < static_cast<const char*>(next->first) + next->second;
 }
 
-void note_copy(const void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+void note_copy(const void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+               cudaStream_t stream) {
+  follow(stream);
   const auto size = static_cast<std::int64_t>(bytes);
   note([&](Counts& now, bool in_graph) {
     if (in_graph) {
@@ -86,8 +116,6 @@ void use(int count, bool peer_access) { devices = count, peers = peer_access; }
 using namespace lockstep::dry;
 
 // NOLINTBEGIN(readability-identifier-naming): the runtime's names
-struct CUstream_st {};
-struct CUevent_st {};
 struct CUgraph_st {};
 struct CUgraphExec_st {};
 
@@ -167,22 +195,23 @@ cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void*) { return cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t) {
-  note_copy(to, from, bytes, kind);
+                            cudaStream_t stream) {
+  note_copy(to, from, bytes, kind, stream);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_t bytes,
-                                cudaStream_t) {
-  note_copy(to, from, bytes, cudaMemcpyDeviceToDevice);
+                                cudaStream_t stream) {
+  note_copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t, const void* from, std::size_t,
                               std::size_t width, std::size_t height, cudaMemcpyKind kind,
-                              cudaStream_t) {
-  note_copy(to, from, width * height, kind);
+                              cudaStream_t stream) {
+  note_copy(to, from, width * height, kind, stream);
   return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void*, int, std::size_t bytes, cudaStream_t) {
+cudaError_t cudaMemsetAsync(void*, int, std::size_t bytes, cudaStream_t stream) {
+  follow(stream);
   note([&](Counts& now, bool in_graph) {
     if (in_graph) {
       ++captured.fills;
@@ -193,17 +222,23 @@ cudaError_t cudaMemsetAsync(void*, int, std::size_t bytes, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new CUstream_st;
+  const std::lock_guard lock(mutex);
+  *stream = streams.emplace_back(new CUstream_st);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const std::lock_guard lock(mutex);
+  std::erase(streams, stream);
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return wait_of_host(); }
 cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
-  note([](Counts& now, bool in_graph) { now.stream_waits += in_graph ? 0 : 1; });
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  note([&](Counts& now, bool in_graph) {
+    now.stream_waits += in_graph ? 0 : 1;
+    if (in_graph) stream->tail.insert(event->tail.begin(), event->tail.end());
+  });
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -214,8 +249,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
-  note([](Counts& now, bool in_graph) { now.records += in_graph ? 0 : 1; });
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  note([&](Counts& now, bool in_graph) {
+    now.records += in_graph ? 0 : 1;
+    event->tail = stream->tail;
+  });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t) { return wait_of_host(); }
@@ -231,6 +269,23 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   const std::lock_guard lock(mutex);
   captured = {}, capturing = true;
+  for (CUstream_st* stream : streams) stream->tail.clear();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long*, cudaGraph_t* graph,
+                                     const cudaGraphNode_t**, const cudaGraphEdgeData**,
+                                     std::size_t*) {
+  *graph = reinterpret_cast<cudaGraph_t>(stream);
+  return cudaStreamIsCapturing(stream, status);
+}
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t*, cudaGraph_t graph, const cudaGraphNode_t*,
+                                  std::size_t) {
+  follow(reinterpret_cast<cudaStream_t>(graph));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t, cudaGraphNode_t*,
+                                                const cudaGraphEdgeData*, std::size_t, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
@@ -263,7 +318,9 @@ cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
 // --- cuDNN: one engine for everything, channels-last ---
 
-struct cudnnContext {};
+struct cudnnContext {
+  cudaStream_t stream = nullptr;
+};
 
 std::size_t cudnnGetVersion() { return CUDNN_VERSION; }
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
@@ -274,7 +331,10 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   delete handle;
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnSetStream(cudnnHandle_t, cudaStream_t) { return CUDNN_STATUS_SUCCESS; }
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  handle->stream = stream;
+  return CUDNN_STATUS_SUCCESS;
+}
 const char* cudnnGetErrorString(cudnnStatus_t) { return "an error of the dry cuDNN"; }
 void cudnnGetLastErrorString(char* text, std::size_t size) {
   if (size > 0) text[0] = '\0';
@@ -305,8 +365,9 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const,
   }
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t, cudnnBackendDescriptor_t,
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t,
                                   cudnnBackendDescriptor_t) {
+  follow(handle->stream);
   note([](Counts& now, bool in_graph) { ++(in_graph ? captured.convolutions : now.convolutions); });
   return CUDNN_STATUS_SUCCESS;
 }

@@ -24,6 +24,7 @@ Counts counts();
 /// The nodes of the graph that was instantiated last.
 struct Nodes {
   std::int64_t kernels = 0, convolutions = 0, copies = 0, fills = 0;
+  std::int64_t edges_between_devices = 0;
 };
 Nodes last_graph();
 

@@ -25,6 +25,7 @@ struct Case {
   int replicas = 1;  // on one GPU, or on one each
   bool own_gpus = false, peer_access = true;
   bool graph = false;
+  BatchNormMode norm = BatchNormMode::kSync;
 };
 
 std::vector<Device> devices_of(const Case& c) {
@@ -41,11 +42,12 @@ DataParallelOptions options_of(const Case& c) {
   options.devices = devices_of(c);
   options.model = is_unet ? unet({.width = 64, .depth = 4, .num_classes = 11})
                           : fcn({.backbone = resnet_options("resnet50"), .num_classes = 21});
-  options.norm.options.mode = BatchNormMode::kSync;
+  options.norm.options.mode = c.norm;
+  if (c.norm == BatchNormMode::kGroup) options.norm = GroupNorm(32);
   options.input = is_unet ? Shape{8, 360, 480, 3} : Shape{16, 512, 512, 3};
   options.losses = {{"out", CrossEntropyLoss{}}};
   options.optimizer = Sgd{.weight_decay = 1e-4F};
-  options.activations = c.precision;
+  options.precision = c.precision;
   options.cuda_graph = c.graph;
   return options;
 }
@@ -92,22 +94,23 @@ void count(const Case& c) {
     return text.str();
   };
   const dry::Nodes nodes = dry::last_graph();
-  const std::string graph =
-      concat(nodes.kernels, " + ", nodes.convolutions, " + ", nodes.copies, " + ", nodes.fills);
-  const std::string line =
-      concat("| ", c.network, " ", to_string(c.precision), " | ", c.replicas, " on ",
-             c.own_gpus ? c.replicas : 1, " GPU(s)", c.peer_access ? "" : ", no peer access", " | ",
-             c.graph ? graph : "", " | ", each(d.kernels), " | ", each(d.convolutions), " | ",
-             moved(d.copies, d.copied_bytes), " | ", moved(d.uploads, d.uploaded_bytes), " | ",
-             moved(d.downloads, d.downloaded_bytes), " | ", moved(d.fills, d.filled_bytes), " | ",
-             each(d.records), " | ", each(d.stream_waits), " | ", each(d.host_waits), " |");
+  const std::string graph = concat(nodes.kernels, " + ", nodes.convolutions, " + ", nodes.copies,
+                                   " + ", nodes.fills, ", ", nodes.edges_between_devices);
+  const std::string line = concat(
+      "| ", c.network, " ", to_string(c.precision), " ", to_string(c.norm), " | ", c.replicas,
+      " on ", c.own_gpus ? c.replicas : 1, " GPU(s)", c.peer_access ? "" : ", no peer access",
+      " | ", c.graph ? graph : "", " | ", each(d.kernels), " | ", each(d.convolutions), " | ",
+      moved(d.copies, d.copied_bytes), " | ", moved(d.uploads, d.uploaded_bytes), " | ",
+      moved(d.downloads, d.downloaded_bytes), " | ", moved(d.fills, d.filled_bytes), " | ",
+      each(d.records), " | ", each(d.stream_waits), " | ", each(d.host_waits), " |");
   std::puts(line.c_str());
 }
 
 int run(const std::vector<std::string>& networks) {
   std::puts(
       "Per step, of all replicas. Of a recorded step: the nodes of its graph.\n\n"
-      "| network | replicas | graph nodes: kernels + convolutions + copies + fills | kernels | "
+      "| network | replicas | graph nodes: kernels + convolutions + copies + fills, edges between "
+      "devices | kernels | "
       "convolutions | copies, MB | uploads, MB | downloads, MB | fills, MB | event records | "
       "stream waits | host waits |\n|:--|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
   for (const std::string& network : networks) {
@@ -118,7 +121,13 @@ int run(const std::vector<std::string>& networks) {
       count({network, precision, 4, false, true, true});
     }
     count({network, DType::kBFloat16, 4, true, false});
-    count({network, DType::kBFloat16, 8, true, true});
+    for (const int gpus : {4, 8}) {
+      count({network, DType::kBFloat16, gpus, true, true});
+      count({network, DType::kBFloat16, gpus, true, true, true});
+    }
+    for (const int gpus : {1, 4, 8}) {
+      count({network, DType::kBFloat16, gpus, true, true, false, BatchNormMode::kGroup});
+    }
   }
   return 0;
 }

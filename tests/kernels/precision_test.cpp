@@ -115,7 +115,7 @@ std::unique_ptr<DataParallel> make_run(DType activations,
   provide_emulated_gpu();
   DataParallelOptions options = toy_options(1, BatchNormMode::kLocal, 3);
   options.devices = {{DeviceKind::kCuda, 0, 0}};
-  options.activations = activations;
+  options.precision = activations;
   options.loss_scale = loss_scale;
   return make_toy(options);
 }
