@@ -6,7 +6,8 @@
 //
 // Waits of R ranks for one another are R - 1 for each. Over several GPUs every wait is one for
 // another device; from kJoinFrom of them on a stream of its own waits for all ranks, and each rank
-// for that stream alone: 2 R waits instead of R (R - 1), one of them in the rank's own stream.
+// for that stream alone: 2 R waits instead of R (R - 1), one of them in the rank's own stream. In a
+// graph they are edges through one node.
 
 #include <algorithm>
 #include <array>
@@ -32,7 +33,7 @@ struct Written {
 
   Event event;
   const int ordinal;           // of the rank's device
-  bool captured = false;       // recorded into a graph, where waits cost nothing
+  bool captured = false;       // recorded into a graph
   const Event* all = nullptr;  // of the set's first rank: behind all ranks' events; null: none
 };
 
@@ -76,11 +77,14 @@ class EventTransport final : public GpuTransport {
 
   void all_posted(const SyncCall& call, std::span<void* const> handles) override {
     Written& first = written(handles.front());
-    if (first.captured || !joins(call.partition, handles)) return;
+    if (!joins(call.partition, handles)) return;
+    // Ranks may be busy with what they do meanwhile.
+    const auto turn = first.captured ? graph_->take_turn() : std::unique_lock<std::mutex>();
     const DeviceGuard guard(ordinal());
     std::unique_ptr<Join>& join = events_[static_cast<std::size_t>(call.partition)]->join;
     if (join == nullptr) join = std::make_unique<Join>(ordinal());
     for (void* const handle : handles) written(handle).event.make_wait(join->stream.get());
+    if (first.captured) graph_->gather(join->stream.get());
     join->all.record(join->stream.get());
     first.all = &join->all;
   }

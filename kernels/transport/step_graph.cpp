@@ -61,6 +61,31 @@ void StepGraph::abandon(Stream stream) noexcept {
   if (captured != nullptr) static_cast<void>(cudaGraphDestroy(captured));
 }
 
+void StepGraph::gather(Stream stream) const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaGraph_t graph = nullptr;
+  const cudaGraphNode_t* before = nullptr;
+  std::size_t count = 0;
+#if CUDART_VERSION >= 13000
+  check_cuda(cudaStreamGetCaptureInfo(stream, &status, nullptr, &graph, &before, nullptr, &count),
+             "cudaStreamGetCaptureInfo");
+#else
+  check_cuda(cudaStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, &before, &count),
+             "cudaStreamGetCaptureInfo");
+#endif
+  cudaGraphNode_t node = nullptr;
+  check_cuda(cudaGraphAddEmptyNode(&node, graph, before, count), "cudaGraphAddEmptyNode");
+#if CUDART_VERSION >= 13000
+  check_cuda(cudaStreamUpdateCaptureDependencies(stream, &node, nullptr, 1,
+                                                 cudaStreamSetCaptureDependencies),
+             "cudaStreamUpdateCaptureDependencies");
+#else
+  check_cuda(
+      cudaStreamUpdateCaptureDependencies(stream, &node, 1, cudaStreamSetCaptureDependencies),
+      "cudaStreamUpdateCaptureDependencies");
+#endif
+}
+
 void StepGraph::arrive(int rank, Stream stream) {
   arrived_[static_cast<std::size_t>(rank)]->record(stream);
 }

@@ -52,6 +52,10 @@ class StepGraph {
   /// The other ranks: `stream` goes on after the launch.
   void follow(Stream stream) const;
 
+  /// Holding the turn: what follows in a stream that has only waited comes after one node, which
+  /// comes after all that was waited for.
+  void gather(Stream stream) const;
+
   /// The right to issue during a capture.
   std::unique_lock<std::mutex> take_turn() { return std::unique_lock(turn_); }
 

@@ -10,19 +10,21 @@
 #include <functional>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
 namespace lockstep::fake_runtime {
 
-enum class Kind { kKernel, kCopy, kFill, kWait, kRecord };  // the last two are no nodes
+enum class Kind { kKernel, kCopy, kFill, kEmpty, kWait, kRecord };  // the last two are no nodes
 
 /// One thing that a captured stream was given, and what must be done before it.
 struct Node {
   std::function<void()> work;
   Kind kind = Kind::kKernel;
   std::vector<std::size_t> after;
+  int device = 0;
 };
 
 /// What streams are captured into. One thread at a time may add to it.
@@ -57,6 +59,16 @@ struct Capture {
   std::mutex mutex;
   std::vector<Node> nodes;
 };
+
+/// How many follow a node of another device.
+inline int edges_between_devices(const std::vector<Node>& nodes) {
+  int edges = 0;
+  for (const Node& node : nodes) {
+    const std::set<std::size_t> after(node.after.begin(), node.after.end());
+    for (const std::size_t before : after) edges += nodes[before].device == node.device ? 0 : 1;
+  }
+  return edges;
+}
 
 /// Does the nodes one by one, in any order that they allow.
 inline void run_nodes(const std::vector<Node>& nodes, std::mt19937& random) {

@@ -52,6 +52,7 @@ std::atomic<float> milliseconds_between_events = 1;
 std::atomic<int> copies_between_peers{0}, copies_to_pinned_memory{0};
 std::atomic<int> stalls{0}, spinning_stalls{0}, stream_waits{0};
 GraphNodes nodes_of_last_graph;
+int edges_of_last_graph = 0;
 std::atomic<unsigned> streams_made{0};
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -114,7 +115,7 @@ struct CUstream_st {
     ends_with_download = false;
     ends_with_kernel = kind == Kind::kKernel || (!holds_up(kind) && ends_with_kernel);
     if (capture != nullptr) {
-      const std::size_t node = capture->add({std::move(task), kind, tail});
+      const std::size_t node = capture->add({std::move(task), kind, tail, device});
       tail.assign(1, node);
       return;
     }
@@ -242,6 +243,7 @@ cudaError_t spoil(cudaStream_t stream) {
 int peer_copies() { return copies_between_peers; }
 int copies_to_pinned() { return copies_to_pinned_memory; }
 GraphNodes last_graph() { return nodes_of_last_graph; }
+int edges_between_devices_of_last_graph() { return edges_of_last_graph; }
 
 HostStalls take_host_stalls() { return {stalls.exchange(0), spinning_stalls.exchange(0)}; }
 int take_stream_waits() { return stream_waits.exchange(0); }
@@ -519,6 +521,35 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
       stream->capture == nullptr ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
   return cudaSuccess;
 }
+// The graph is the stream's, for which alone a node is added; nodes count from 1.
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long*, cudaGraph_t* graph,
+                                     const cudaGraphNode_t** before, const cudaGraphEdgeData**,
+                                     std::size_t* count) {
+  if (stream->capture == nullptr) return fail(cudaErrorIllegalState);
+  *status = cudaStreamCaptureStatusActive;
+  *graph = reinterpret_cast<cudaGraph_t>(stream);
+  *before = nullptr;
+  *count = stream->tail.size();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*,
+                                  std::size_t count) {
+  auto* const stream = reinterpret_cast<cudaStream_t>(graph);
+  if (count != stream->tail.size()) return fail(cudaErrorInvalidValue);
+  const std::size_t added =
+      stream->capture->add({[] {}, Kind::kEmpty, stream->tail, stream->device});
+  *node = reinterpret_cast<cudaGraphNode_t>(added + 1);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t* nodes,
+                                                const cudaGraphEdgeData*, std::size_t count,
+                                                unsigned flags) {
+  if (count != 1 || flags != cudaStreamSetCaptureDependencies) return fail(cudaErrorInvalidValue);
+  stream->tail.assign(1, reinterpret_cast<std::size_t>(nodes[0]) - 1);
+  stream->ends_with_kernel = false;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = nullptr;
   const std::shared_ptr<Capture> capture = stream->capture;
@@ -539,10 +570,12 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   *executable = new CUgraphExec_st{graph->nodes, {}};
   nodes_of_last_graph = {};
   for (const auto& node : graph->nodes) {
-    ++(node.kind == Kind::kKernel ? nodes_of_last_graph.kernels
-       : node.kind == Kind::kCopy ? nodes_of_last_graph.copies
-                                  : nodes_of_last_graph.fills);
+    ++(node.kind == Kind::kKernel  ? nodes_of_last_graph.kernels
+       : node.kind == Kind::kCopy  ? nodes_of_last_graph.copies
+       : node.kind == Kind::kEmpty ? nodes_of_last_graph.empty
+                                   : nodes_of_last_graph.fills);
   }
+  edges_of_last_graph = edges_between_devices(graph->nodes);
   return cudaSuccess;
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }

@@ -40,11 +40,13 @@ int copies_to_pinned();
 
 /// What the graph that was instantiated last, since `use`, consists of.
 struct GraphNodes {
-  int kernels = 0, copies = 0, fills = 0;
+  int kernels = 0, copies = 0, fills = 0, empty = 0;
 
   bool operator==(const GraphNodes&) const = default;
 };
 GraphNodes last_graph();
+/// Its edges from a node of one device to that of another.
+int edges_between_devices_of_last_graph();
 
 /// A host's wait for a copy to pinned memory, by an event that was recorded right behind the copy.
 struct ReadbackWait {

@@ -72,7 +72,6 @@ TEST_CASE("a graph over several GPUs has the bits of issued steps, with and with
   }
 }
 
-// Issued, a stream joins all replicas; recorded, they wait for each other.
 TEST_CASE("a graph over four GPUs has the bits of issued steps") {
   for (const bool peer_access : {true, false}) {
     CAPTURE(peer_access);
@@ -106,6 +105,29 @@ TEST_CASE("exchanges of statistics add nothing to a graph but edges") {
   MESSAGE("a step of ", kRanks, " replicas: ", sync.kernels, " kernels, ", sync.copies, " copies, ",
           sync.fills, " fills");
   CHECK(nodes(false, BatchNormMode::kSync) == nodes(false, BatchNormMode::kLocal));
+}
+
+// Each replica waits for each; from four GPUs on all meet in one node.
+TEST_CASE("recorded exchanges of many GPUs have two edges for each of them") {
+  constexpr int kExchanges = 2 * 6;  // of as many layers
+  const auto edges = [](int gpus, BatchNormMode mode) {
+    fake_runtime::use({.devices = gpus});
+    DataParallelOptions options = on_gpus(gpus, gpus, mode);
+    options.gradient_exchange.kind = GradientExchangeKind::kOwner;
+    options.cuda_graph = true;
+    options.input = options.input.with_batch(gpus);
+    const auto run = make_toy(options);
+    static_cast<void>(run->train_step(toy_batch(gpus, 0), 0, 0.05F));
+    static_cast<void>(run->train_step(toy_batch(gpus, 1), 1, 0.05F));
+    return fake_runtime::edges_between_devices_of_last_graph();
+  };
+  for (const int gpus : {1, 2, 4, 8}) {
+    CAPTURE(gpus);
+    const int meetings = edges(gpus, BatchNormMode::kSync) - edges(gpus, BatchNormMode::kLocal);
+    const bool joined = gpus >= 4;
+    CHECK(fake_runtime::last_graph().empty == 0);  // of kLocal
+    CHECK(meetings == kExchanges * (joined ? 2 * (gpus - 1) : gpus * (gpus - 1)));
+  }
 }
 
 TEST_CASE("a run that fails keeps every replica's memory until no GPU reads it") {
