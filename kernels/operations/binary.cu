@@ -4,8 +4,10 @@
 //
 // The gradient of what is met many times is a sum. A block takes 32 channels of one row of the
 // result, its warps take the rows below in turn, in double, and the first warp adds up what they
-// found, in their order: it depends on the shape alone.
+// found, in their order. Several blocks share many rows, and the last of them adds up what all have
+// found. The order depends on the rows below and the channels alone, not on the result's rows.
 
+#include <algorithm>
 #include <cmath>
 
 #include "backend/operand_checks.h"
@@ -14,6 +16,7 @@
 #include "kernels/operations/map.h"
 #include "kernels/primitives/divisor.h"
 #include "kernels/primitives/launch.h"
+#include "kernels/primitives/ordered_sum.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -100,6 +103,8 @@ struct BinaryPack {
 
 constexpr int kLanes = kWarpSize;
 constexpr int kWarps = 8;
+constexpr std::int64_t kMostChunks = 128;
+constexpr std::int64_t kChunkRows = 16 * kWarps;  // at least, where blocks share rows
 
 /// Sums over `rows_each` rows of a, and over the channels where the result has one.
 template <typename T>
@@ -108,6 +113,10 @@ struct RightSums {
   std::int64_t rows_each;
   std::int32_t channels, slabs;  // of 32 channels; one block takes all where there is one channel
   bool one_channel;
+  int chunks;        // of rows, a block each
+  double* partials;  // [sums of 32 channels, chunks, 32], where there are several
+  unsigned* counters;
+  std::int64_t first_row;  // of the result, in this launch
   Rows<const T> a, grad_y;
   EitherRows<T> grad_b;
   bool accumulate;
@@ -122,6 +131,16 @@ struct WarpTotals {
   double sums[kWarps][kLanes];
 };
 
+/// The sums over the warps, of use in the first one.
+__device__ inline double sum_warps(WarpTotals& shared, int warp, int lane, double mine) {
+  shared.sums[warp][lane] = mine;
+  __syncthreads();
+  double total = 0;
+  if (warp != 0) return total;
+  for (int w = 0; w < kWarps; ++w) total += shared.sums[w][lane];
+  return total;
+}
+
 /// Of the thread's rows of one channel.
 template <typename T>
 __device__ double sum_rows(const RightSums<T>& task, std::int64_t first, int warp,
@@ -129,7 +148,8 @@ __device__ double sum_rows(const RightSums<T>& task, std::int64_t first, int war
   return with_binary(task.kind, [&](const auto& f) {
     const RightGradient gradient{f};
     double sum = 0;
-    for (std::int64_t row = warp; row < task.rows_each; row += kWarps) {
+    const std::int64_t step = std::int64_t{kWarps} * task.chunks;
+    for (std::int64_t row = blockIdx.y * kWarps + warp; row < task.rows_each; row += step) {
       sum += gradient.wide(to_float(task.a.row(first + row)[channel]),
                            to_float(task.grad_y.row(first + row)[channel]));
     }
@@ -143,26 +163,29 @@ __global__ void right_sums_kernel(RightSums<T> task) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const std::int32_t slabs = task.one_channel ? 1 : task.slabs;
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / slabs;
+  const std::int64_t row = task.first_row + static_cast<std::int64_t>(blockIdx.x) / slabs;
   const auto slab = static_cast<std::int32_t>(static_cast<std::int64_t>(blockIdx.x) % slabs);
   double sum = 0;
   for (std::int32_t s = slab; s < (task.one_channel ? task.slabs : slab + 1); ++s) {
     const std::int32_t channel = s * kLanes + lane;
     if (channel < task.channels) sum += sum_rows(task, row * task.rows_each, warp, channel);
   }
-  shared.sums[warp][lane] = sum;
-  __syncthreads();
+  double total = sum_warps(shared, warp, lane, sum);
+  if (task.chunks > 1) {
+    double* partials = task.partials + std::int64_t{blockIdx.x} * task.chunks * kLanes + lane;
+    if (warp == 0) partials[blockIdx.y * kLanes] = total;
+    if (!arrives_last(task.counters + blockIdx.x, static_cast<unsigned>(task.chunks))) return;
+    sum = 0;
+    for (int chunk = warp; chunk < task.chunks; chunk += kWarps) sum += partials[chunk * kLanes];
+    total = sum_warps(shared, warp, lane, sum);
+  }
   if (warp != 0) return;
-  double total = 0;
-  for (int w = 0; w < kWarps; ++w) total += shared.sums[w][lane];
   const std::int32_t channel = slab * kLanes + lane;
   if (!task.one_channel) {
     if (channel < task.channels) task.put(total, row, channel);
     return;
   }
-  for (int bits = kWarpSize / 2; bits > 0; bits /= 2) {
-    total += __shfl_xor_sync(kWholeWarp, total, bits);
-  }
+  total = warp_sum(total);
   if (lane == 0) task.put(total, row, 0);
 }
 
@@ -232,22 +255,35 @@ void GpuActivations::binary_backward_right(BinaryKind kind, const Tensor& a, con
   const bool one_channel = grad_b.shape.channels() != a.shape.channels();
   const auto channels = static_cast<std::int32_t>(a.shape.channels());
   const std::int32_t slabs = (channels + kLanes - 1) / kLanes;
-  const std::int64_t blocks = grad_b.shape.rows() * (one_channel ? 1 : slabs);
-  LOCKSTEP_CHECK(blocks <= kMaxItems, "binary_backward_right: expected at most ", kMaxItems,
-                 " sums of 32 channels, got ", blocks);
+  const std::int64_t blocks = one_channel ? 1 : slabs;  // of a row
+  const std::int64_t chunks =
+      blocks > Context::kCounters ? 1 : std::clamp<std::int64_t>(each / kChunkRows, 1, kMostChunks);
+  // So many rows as there are counters for.
+  const std::int64_t most = std::max<std::int64_t>(1, Context::kCounters / blocks);
+  const std::int64_t rows = std::min(most, grad_b.shape.rows());
+  auto* memory = static_cast<double*>(
+      context.scratch(static_cast<std::size_t>(rows * blocks * chunks * kLanes) * sizeof(double)));
   with_element_type(a.dtype, [&](auto element) {
     using T = decltype(element);
-    const RightSums<T> task{kind,
-                            each,
-                            channels,
-                            slabs,
-                            one_channel,
-                            Rows<const T>(a),
-                            Rows<const T>(grad_y),
-                            EitherRows<T>(grad_b),
-                            accumulate};
-    launch(right_sums_kernel<T>, static_cast<unsigned>(blocks), kWarps * kWarpSize, context.stream,
-           task);
+    RightSums<T> task{kind,
+                      each,
+                      channels,
+                      slabs,
+                      one_channel,
+                      static_cast<int>(chunks),
+                      memory,
+                      context.counters,
+                      0,
+                      Rows<const T>(a),
+                      Rows<const T>(grad_y),
+                      EitherRows<T>(grad_b),
+                      accumulate};
+    for (; task.first_row < grad_b.shape.rows(); task.first_row += most) {
+      const std::int64_t count = std::min(most, grad_b.shape.rows() - task.first_row);
+      launch(right_sums_kernel<T>,
+             {static_cast<unsigned>(count * blocks), static_cast<unsigned>(chunks)},
+             kWarps * kWarpSize, context.stream, task);
+    }
   });
 }
 

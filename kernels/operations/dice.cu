@@ -1,7 +1,7 @@
 // The Dice loss. First the largest logit and the sum of exponentials of every pixel; then, one
 // thread a class of a chunk of an image's pixels, neighbouring threads neighbouring classes, the
-// sums, which are added up chunk by chunk. The loss and its slopes are a thread's work for each set
-// of sums; the gradient one's for each pixel.
+// sums, of which a warp adds up those of all chunks. The loss and its slopes are a thread's work
+// for each set of sums; the gradient one's for each pixel.
 
 #include <cmath>
 
@@ -12,6 +12,7 @@
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/for_each.h"
 #include "kernels/primitives/index_runs.h"
+#include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/views.h"
 
 namespace lockstep::gpu {
@@ -84,35 +85,49 @@ struct ChunkSums {
   }
 };
 
-/// Slots of so many images each.
+/// Slots of so many images each. A warp takes an element of a slot.
 struct ImageSums {
+  std::int32_t slot_count;
   std::int32_t elements;  // of a slot, the samples' weight among them
   std::int32_t slot_images, image_chunks;
   const double* partials;
   const float* sample_weights;
   float* slots;
 
-  __device__ double image_sum(std::int32_t image, std::int32_t element) const {
+  // The lanes take every 32nd chunk.
+  __device__ double image_sum(std::int32_t image, std::int32_t element, int lane) const {
     if (element + 1 == elements) return 1;
     const double* from = partials + std::int64_t{image} * image_chunks * (elements - 1) + element;
     double sum = 0;
-    for (std::int32_t chunk = 0; chunk < image_chunks; ++chunk) {
+    for (std::int32_t chunk = lane; chunk < image_chunks; chunk += kWarpSize) {
       sum += from[std::int64_t{chunk} * (elements - 1)];
     }
-    return sum;
+    return warp_sum(sum);
   }
-  __device__ void operator()(std::int32_t i) const {
+  __device__ void take(std::int32_t i, int lane) const {
     const std::int32_t slot = i / elements, element = i - slot * elements;
     double sum = 0;
     for (std::int32_t image = slot * slot_images; image < (slot + 1) * slot_images; ++image) {
-      sum += static_cast<double>(weight_of(sample_weights, image)) * image_sum(image, element);
+      sum +=
+          static_cast<double>(weight_of(sample_weights, image)) * image_sum(image, element, lane);
     }
+    if (lane != 0) return;
     const SplitSum split(sum);
     float* to = slots + std::int64_t{slot} * 2 * elements;
     to[element] = split.nearest;
     to[elements + element] = split.rest;
   }
 };
+
+constexpr int kSumThreads = 256;
+
+__global__ void image_sums_kernel(ImageSums sums) {
+  constexpr int kWarps = kSumThreads / kWarpSize;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const std::int64_t i = std::int64_t{blockIdx.x} * kWarps + thread / kWarpSize;
+  if (i >= std::int64_t{sums.slot_count} * sums.elements) return;
+  sums.take(static_cast<std::int32_t>(i), thread % kWarpSize);
+}
 
 /// The loss and its slopes, of each set of sums.
 struct SetLosses {
@@ -243,9 +258,12 @@ void GpuLosses::dice_sums(const DiceSums& arguments) {
     for_each(context, images * chunks * classes, ChunkSums<T>{all, chunks, sums});
     const std::int32_t elements = 3 * classes + 1;
     const std::int32_t slot_images = arguments.by_image ? 1 : images;
-    for_each(
-        context, images / slot_images * elements,
-        ImageSums{elements, slot_images, chunks, sums, arguments.sample_weights, arguments.slots});
+    const std::int32_t slots = images / slot_images;
+    launch(image_sums_kernel,
+           blocks_for(std::int64_t{slots} * elements * kWarpSize, kSumThreads, kMaxItems),
+           kSumThreads, context.stream,
+           ImageSums{slots, elements, slot_images, chunks, sums, arguments.sample_weights,
+                     arguments.slots});
   });
 }
 

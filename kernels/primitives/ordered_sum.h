@@ -29,12 +29,18 @@ struct WarpSums {
   double sums[32];
 };
 
-/// The sum over the block's threads; of use in thread 0 only. Every thread calls it.
-__device__ inline double block_sum(double mine) {
-  WarpSums& shared = block_shared<WarpSums>();
+/// The sum over the warp's threads, in a tree. Every thread of it calls it.
+__device__ inline double warp_sum(double mine) {
   for (int bits = kWarpSize / 2; bits > 0; bits /= 2) {
     mine += __shfl_xor_sync(kWholeWarp, mine, bits);
   }
+  return mine;
+}
+
+/// The sum over the block's threads; of use in thread 0 only. Every thread calls it.
+__device__ inline double block_sum(double mine) {
+  WarpSums& shared = block_shared<WarpSums>();
+  mine = warp_sum(mine);
   __syncthreads();  // thread 0 has read the sums of the call before
   if (threadIdx.x % kWarpSize == 0) shared.sums[threadIdx.x / kWarpSize] = mine;
   __syncthreads();

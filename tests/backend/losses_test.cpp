@@ -227,6 +227,32 @@ void check_dice(const TypedBackend& on, const DiceCase& c) {
   CHECK(gradient.margins_untouched());
 }
 
+/// Of one image.
+void check_dice_sums(const TypedBackend& on, const Shape& shape) {
+  const Values logits = on.random(shape, 1, 1.5F);
+  const PixelLabels labels = some_labels(shape);
+  const Operand x(on, shape, logits);
+  const LabelsOnDevice on_device(on.backend, shape, labels);
+  const auto classes = static_cast<std::size_t>(shape.channels());
+  DiceSums sums;
+  sums.logits = x.tensor();
+  sums.labels = on_device.tensor;
+  sums.ignore_index = kIgnored;
+  const Operand added(on.backend, {1, 3 * shape.channels() + 1});
+  add_dice_sums(on, {shape, 1, false, false}, sums, added);
+  Doubles expected(3 * classes + 1);
+  expected.back() = 1;
+  const Doubles exact(logits.begin(), logits.end());
+  for (std::size_t row = 0; row < labels.size(); ++row) {
+    if (labels[row] == kIgnored) continue;
+    const Doubles p = probabilities_of(exact, row, classes);
+    expected[labels[row]] += p[labels[row]];
+    expected[2 * classes + labels[row]] += 1;
+    for (std::size_t c = 0; c < classes; ++c) expected[classes + c] += p[c];
+  }
+  CHECK(relative_error(added, expected) < 1e-6);
+}
+
 template <typename Formula>
 void check_elements(
     const TypedBackend& on, const Shape& shape, const Formula& formula,
@@ -285,6 +311,10 @@ TEST_CASE("cross-entropy with label smoothing, gamma and weights of rows matches
       check_modulated(on, c);
     }
   });
+}
+
+TEST_CASE("the sums of dice over many pixels") {
+  for_each_type([](const TypedBackend& on) { check_dice_sums(on, {1, 150, 120, 2}); });
 }
 
 TEST_CASE("dice and its gradient match the definition") {
