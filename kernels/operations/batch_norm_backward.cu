@@ -15,6 +15,7 @@
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/host_slot.h"
 #include "kernels/operations/image_sums.h"
+#include "kernels/primitives/for_each.h"
 #include "kernels/primitives/reduce.h"
 
 namespace lockstep::gpu {
@@ -30,13 +31,14 @@ template <typename T>
 struct ReduceArguments {
   GradientRows<T> rows;
   AffineParameters affine;
-  const float* saved;  // [3, C]
-  float* partials;     // [chunks, 2, C]
+  SavedOfImages saved;
+  float* partials;  // [images, chunks, 2, C]
   unsigned* counters;
-  float* sums;         // [2, C]
-  float* host_sums;    // the same, for peers out of reach; null: none
-  float* grad_weight;  // [C] or null
-  float* grad_bias;    // [C] or null
+  float* sums;               // [images, 2, C]
+  float* host_sums;          // the same, for peers out of reach; null: none
+  float* grad_weight;        // [C] or null; of every image from `grad_stride` on
+  float* grad_bias;          // the same
+  std::int64_t grad_stride;  // 0: of one image, added to what is there
 };
 
 template <int kPack>
@@ -81,8 +83,9 @@ __device__ void reduce_thread(const ReduceArguments<T>& a, const SlabThread& thr
   for (int v = 0; v < kPack; ++v) {
     if (v >= thread.valid) break;
     const std::int64_t c = thread.channel + v;
+    const float* saved = a.saved.of(thread.image);
     const ChannelConstants of =
-        channel_constants(channel_affine(a.affine, c), a.saved[c], a.saved[channels + c]);
+        channel_constants(channel_affine(a.affine, c), saved[c], saved[channels + c]);
     constants.mean[v] = of.mean;
     constants.scale[v] = of.scale;
     constants.shift[v] = of.shift;
@@ -104,24 +107,25 @@ __device__ void reduce_thread(const ReduceArguments<T>& a, const SlabThread& thr
 // The result, and what it adds to the gradients of gamma and beta. The last block's threads call
 // it.
 template <typename T>
-__device__ void finish_sums(const ReduceArguments<T>& a, int slab) {
+__device__ void finish_sums(const ReduceArguments<T>& a, int image, int slab) {
   const ChannelSlabs& slabs = a.rows.slabs;
-  const ChannelSums total =
-      sum_chunks(slabs, slab, a.partials, [](ChannelSums& s, int, float sum, float product) {
-        s.first.add(sum);
-        s.second.add(product);
-      });
+  const ChannelSums total = sum_chunks(slabs, slab, slabs.partial(a.partials, image),
+                                       [](ChannelSums& s, int, float sum, float product) {
+                                         s.first.add(sum);
+                                         s.second.add(product);
+                                       });
   const auto column = static_cast<int>(threadIdx.x);
   if (column >= slabs.width(slab)) return;
   const std::int64_t c = slabs.first_channel(slab) + column;
   const auto sum = static_cast<float>(total.first.value());
   const double product = total.second.value();
-  write_slot(a.sums, a.host_sums, c, slabs.channels, sum, static_cast<float>(product));
-  if (a.grad_weight != nullptr) {
-    const double invstd = a.saved[slabs.channels + c];
-    a.grad_weight[c] += static_cast<float>(product * invstd);
-  }
-  if (a.grad_bias != nullptr) a.grad_bias[c] += sum;
+  write_slot(a.sums, a.host_sums, image, c, slabs.channels, sum, static_cast<float>(product));
+  if (a.grad_weight == nullptr) return;
+  const double invstd = a.saved.of(image)[slabs.channels + c];
+  const std::int64_t at = image * a.grad_stride + c;
+  const bool add = a.grad_stride == 0;
+  a.grad_weight[at] = (add ? a.grad_weight[at] : 0.0F) + static_cast<float>(product * invstd);
+  a.grad_bias[at] = (add ? a.grad_bias[at] : 0.0F) + sum;
 }
 
 template <typename T, bool kWhole, Mask kMask>
@@ -146,16 +150,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks) backward_reduce_kernel(Redu
     }
   });
   if (thread.row_lane == 0) {
-    float* partial = a.partials + 2 * thread.chunk * slabs.channels + thread.channel;
+    float* partial = slabs.partial(a.partials, thread.image, thread.chunk) + thread.channel;
     for (int v = 0; v < thread.valid; ++v) {
       partial[v] = shared.sums[v][threadIdx.x];
       partial[slabs.channels + v] = shared.products[v][threadIdx.x];
     }
   }
   allow_next_kernel();
-  unsigned* counter = slab_counter(a.counters, Context::kCounters, thread.slab);
+  unsigned* counter = slab_counter(a.counters, slabs, thread);
   if (!arrives_last(counter, static_cast<unsigned>(slabs.chunks))) return;
-  finish_sums(a, thread.slab);
+  finish_sums(a, thread.image, thread.slab);
 }
 
 // --- apply
@@ -283,24 +287,24 @@ Kernel* choose(bool whole, bool relu, const Tensor& y, Kernel* const (&kernels)[
   return kernels[whole ? 1 : 0][mask];
 }
 
-/// Of all rows.
-void reduce_rows(const Context& context, const BatchNormBackwardReduce& a) {
-  const ChannelSlabs slabs(a.x, kMostRows, ChannelSlabs::kReductionBlocks);
+void launch_reduce(const Context& context, const ImagesReduce& a) {
+  const ChannelSlabs slabs(a.x, kMostRows, ChannelSlabs::kReductionBlocks, a.images);
   auto* partials = static_cast<float*>(context.scratch(slabs.partial_bytes()));
-  float* host_sums = host_slot_of(context, a.sums, a.x.shape.channels());
+  float* host_sums = host_slot_of(context, a.sums, a.images * 2 * slabs.channels);
   const bool any = a.x.shape.rows() > 0;  // else `saved` may never have been written
   with_element_type(a.x.dtype, [&](auto element) {
     using T = decltype(element);
     const bool whole = rows_are_packs(kPackWidth<T>, {&a.x, &a.grad_y, &a.y});
     const ReduceArguments<T> arguments{gradient_rows<T>(slabs, a.x, a.grad_y, a.y),
                                        a.affine,
-                                       a.saved.data,
+                                       a.saved,
                                        partials,
                                        context.counters,
                                        a.sums,
                                        host_sums,
                                        any ? a.grad_weight : nullptr,
-                                       any ? a.grad_bias : nullptr};
+                                       any ? a.grad_bias : nullptr,
+                                       a.grad_stride};
     const auto kernel =
         choose<void(ReduceArguments<T>)>(whole, a.relu, a.y,
                                          {{backward_reduce_kernel<T, false, Mask::kNone>,
@@ -314,38 +318,43 @@ void reduce_rows(const Context& context, const BatchNormBackwardReduce& a) {
   });
 }
 
-/// Of one part. Its gradients of gamma and beta go to affine [2, C]; null: they are not wanted.
-void reduce_part(const Context& context, const BatchNormBackwardReduce& a, std::int64_t part,
-                 float* affine) {
-  const std::int64_t channels = a.x.shape.channels();
-  BatchNormBackwardReduce one = a;
-  one.x = part_of(a.x, part, a.parts);
-  one.grad_y = part_of(a.grad_y, part, a.parts);
-  one.y = part_of(a.y, part, a.parts);
-  one.sums = a.sums + part * 2 * channels;
-  one.grad_weight = affine;
-  one.grad_bias = affine == nullptr ? nullptr : affine + channels;
-  reduce_rows(context, one);
-}
-
 }  // namespace
+
+void reduce_images(const Context& context, const ImagesReduce& a) {
+  for_image_launches(a.x, a.images, [&](std::int64_t first, std::int64_t count) {
+    const auto run = [&](const Tensor& all) { return parts_of(all, a.images, first, count); };
+    ImagesReduce one = a;
+    one.x = run(a.x);
+    one.grad_y = run(a.grad_y);
+    one.y = run(a.y);
+    one.images = count;
+    one.saved.data += first * a.saved.stride;
+    one.sums += first * 2 * a.x.shape.channels();
+    if (a.grad_weight != nullptr) {
+      one.grad_weight += first * a.grad_stride;
+      one.grad_bias += first * a.grad_stride;
+    }
+    launch_reduce(context, one);
+  });
+}
 
 void GpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   check_operands(a);
   check_parts(context_, "batch_norm_backward_reduce", a.parts == 1);
   const Context& context = context_.entered();
   check_alike("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
-  if (a.parts == 1) return reduce_rows(context, a);
-  if (a.grad_weight == nullptr) {
-    for (std::int64_t part = 0; part < a.parts; ++part) reduce_part(context, a, part, nullptr);
-    return;
-  }
   const std::int64_t channels = a.x.shape.channels();
-  float* total = sum_in_tree(context, a.parts, 2 * channels, [&](std::int64_t part, float* affine) {
-    reduce_part(context, a, part, affine);
-  });
-  accumulate(context, total, channels, a.grad_weight);
-  accumulate(context, total + channels, channels, a.grad_bias);
+  ImagesReduce images{a.x,     a.grad_y,          a.y,    a.affine,      a.relu,
+                      a.parts, {a.saved.data, 0}, a.sums, a.grad_weight, a.grad_bias,
+                      0};
+  if (a.parts == 1 || a.grad_weight == nullptr) return reduce_images(context, images);
+  const AffineGradients gradients{
+      static_cast<float*>(
+          context.sums(static_cast<std::size_t>(a.parts * 2 * channels) * sizeof(float))),
+      a.parts, channels, a.grad_weight, a.grad_bias};
+  gradients.collect(images);
+  reduce_images(context, images);
+  for_each(context, static_cast<std::int32_t>(channels), gradients);
 }
 
 void GpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {

@@ -20,6 +20,35 @@ StatSlot merge_moments(const Context& context, std::span<const StatSlot> slots,
 /// The same of sums, which are added in their order in double.
 StatSlot merge_sums(const Context& context, std::span<const StatSlot> slots, std::int64_t channels);
 
+/// slots [images, 2, C] = (mean, M2) of `images` equal parts of the rows of x; of every `width`
+/// channels together, where that is not 1.
+void image_moments(const Context& context, const Tensor& x, std::int64_t images, std::int64_t width,
+                   float* slots);
+
+/// BatchNormSaved of images, `stride` floats apart; 0: one for all.
+struct SavedOfImages {
+  const float* data;  // [3, C]
+  std::int64_t stride;
+
+  __device__ const float* of(int image) const { return data + image * stride; }
+};
+
+/// BatchNormBackwardReduce of each of `images` equal parts of the rows.
+struct ImagesReduce {
+  Tensor x, grad_y, y;
+  AffineParameters affine;
+  bool relu;
+  std::int64_t images;
+  SavedOfImages saved;
+  float* sums;  // [images, 2, C]
+  /// [C] of every image, `grad_stride` floats apart; 0: of the only one, added to what is there.
+  /// Null: not wanted.
+  float* grad_weight = nullptr;
+  float* grad_bias = nullptr;
+  std::int64_t grad_stride = 0;
+};
+void reduce_images(const Context& context, const ImagesReduce& a);
+
 /// The slots that have rows, as a kernel takes them: by value, with what their counts determine.
 /// Every block merges them, so that a division there would be one per slot and block.
 struct SlotTable {

@@ -9,6 +9,8 @@
 #include "backend/required_operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/image_sums.h"
+#include "kernels/primitives/reduce.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -17,20 +19,39 @@ constexpr int kThreads = ChannelSlabs::kThreads;
 constexpr int kNormalizeRows = 4;    // in flight
 constexpr int kNormalizeBlocks = 3;  // of a multiprocessor
 
-// The statistics of a training forward pass: those of all replicas.
-struct MergedStatistics {
-  SlotTable slots;
+// What follows from the moments of a channel.
+struct BatchStatistics {
   AffineParameters affine;
   float eps;
   EpsMode eps_mode;
+
+  // saved [3, C] of the channel's image: gets what the backward pass needs; null: does not.
+  __device__ ChannelConstants from(std::int64_t c, std::int64_t channels, float mean, double m2,
+                                   std::int64_t count, float* saved) const {
+    const ChannelAffine parameters = channel_affine(affine, c);
+    const double var = m2 / static_cast<double>(count);
+    const double invstd = inverse_std(var, eps, eps_mode);
+    if (saved != nullptr) {
+      saved[c] = mean;
+      saved[channels + c] = static_cast<float>(invstd);
+      saved[2 * channels + c] =
+          variance_has_gradient(var, eps, eps_mode) ? static_cast<float>(invstd * invstd) : 0.0F;
+    }
+    return channel_constants(parameters, mean, static_cast<float>(invstd));
+  }
+};
+
+// The statistics of a training forward pass: those of all replicas.
+struct MergedStatistics {
+  SlotTable slots;
+  BatchStatistics batch;
   float* saved;  // [3, C]
   RunningStatistics running;
 
   // Rounded once to fp32 before anything is derived, so that slots merged beforehand give the same
-  // bits. `publish`: also keeps what the backward pass and evaluation need.
+  // bits. One block of a slab also keeps what the backward pass and evaluation need.
   __device__ ChannelConstants operator()(std::int64_t c, std::int64_t channels,
-                                         bool publish) const {
-    const ChannelAffine parameters = channel_affine(affine, c);
+                                         const SlabThread& thread) const {
     double total_mean = 0;
     double total_m2 = 0;
     for_each_slot(slots, c, channels, [&](int s, float slot_mean, float slot_m2) {
@@ -43,13 +64,8 @@ struct MergedStatistics {
     });
     const auto mean = static_cast<float>(total_mean);
     const double m2 = static_cast<float>(total_m2);
-    const double var = m2 / static_cast<double>(slots.count);
-    const double invstd = inverse_std(var, eps, eps_mode);
+    const bool publish = thread.chunk == 0;
     if (publish) {
-      saved[c] = mean;
-      saved[channels + c] = static_cast<float>(invstd);
-      saved[2 * channels + c] =
-          variance_has_gradient(var, eps, eps_mode) ? static_cast<float>(invstd * invstd) : 0.0F;
       if (running.mean != nullptr) {
         running.mean[c] = update_running(running.mean[c], mean, running.momentum);
       }
@@ -58,7 +74,22 @@ struct MergedStatistics {
         running.var[c] = update_running(running.var[c], unbiased, running.momentum);
       }
     }
-    return channel_constants(parameters, mean, static_cast<float>(invstd));
+    return batch.from(c, channels, mean, m2, slots.count, publish ? saved : nullptr);
+  }
+};
+
+// Those of every image by itself.
+struct ImageStatistics {
+  const float* moments;  // [images, 2, C]
+  std::int64_t count;    // of values behind each
+  BatchStatistics batch;
+  float* saved;  // [images, 3, C]
+
+  __device__ ChannelConstants operator()(std::int64_t c, std::int64_t channels,
+                                         const SlabThread& thread) const {
+    const float* slot = moments + thread.image * 2 * channels;
+    float* own = thread.chunk == 0 ? saved + thread.image * 3 * channels : nullptr;
+    return batch.from(c, channels, slot[c], static_cast<double>(slot[channels + c]), count, own);
   }
 };
 
@@ -67,7 +98,8 @@ struct SavedStatistics {
   AffineParameters affine;
   const float* saved;  // [3, C]
 
-  __device__ ChannelConstants operator()(std::int64_t c, std::int64_t channels, bool) const {
+  __device__ ChannelConstants operator()(std::int64_t c, std::int64_t channels,
+                                         const SlabThread&) const {
     return channel_constants(channel_affine(affine, c), saved[c], saved[channels + c]);
   }
 };
@@ -79,7 +111,7 @@ struct GivenStatistics {
   const float* mean;  // [C]
   const float* var;   // [C]
 
-  __device__ ChannelConstants operator()(std::int64_t c, std::int64_t, bool) const {
+  __device__ ChannelConstants operator()(std::int64_t c, std::int64_t, const SlabThread&) const {
     const double invstd = inverse_std(var[c], eps, eps_mode);
     return channel_constants(channel_affine(affine, c), mean[c], static_cast<float>(invstd));
   }
@@ -105,8 +137,8 @@ __device__ void prepare_constants(const NormalizeArguments<T, Statistics>& a,
   ConstantsShared& shared = block_shared<ConstantsShared>();
   const auto column = static_cast<int>(threadIdx.x);
   if (column < a.slabs.width(thread.slab)) {
-    shared.channels[column] = a.statistics(a.slabs.first_channel(thread.slab) + column,
-                                           a.slabs.channels, thread.chunk == 0);
+    shared.channels[column] =
+        a.statistics(a.slabs.first_channel(thread.slab) + column, a.slabs.channels, thread);
   }
   __syncthreads();
   LOCKSTEP_UNROLL
@@ -163,10 +195,11 @@ __global__ void __launch_bounds__(kThreads, kNormalizeBlocks)
 }
 
 template <typename T, typename Statistics>
-void launch_normalize(const Context& context, bool early, const Tensor& x, const Tensor& residual,
-                      const Tensor& y, bool relu, const Statistics& statistics) {
+void launch_normalize(const Context& context, const Tensor& x, const Tensor& residual,
+                      const Tensor& y, bool relu, const Statistics& statistics,
+                      std::int64_t images) {
   const std::int64_t blocks = std::int64_t{kNormalizeBlocks} * context.multiprocessors;
-  const ChannelSlabs slabs(x, kNormalizeRows, blocks);
+  const ChannelSlabs slabs(x, kNormalizeRows, blocks / images, images);
   const NormalizeArguments<T, Statistics> arguments{
       slabs,
       Rows<const T>(x),
@@ -179,15 +212,17 @@ void launch_normalize(const Context& context, bool early, const Tensor& x, const
                                         : normalize_kernel<T, true, false, Statistics>)
                             : (residual ? normalize_kernel<T, false, true, Statistics>
                                         : normalize_kernel<T, false, false, Statistics>);
-  launch_dependent(early, kernel, slabs.grid(), kThreads, context.stream, arguments);
+  launch_dependent(context.starts_early(), kernel, slabs.grid(), kThreads, context.stream,
+                   arguments);
 }
 
 template <typename Statistics>
-void normalize_tensor(const Context& context, bool early, const Tensor& x, const Tensor& residual,
-                      const Tensor& y, bool relu, const Statistics& statistics) {
+void normalize_tensor(const Context& context, const Tensor& x, const Tensor& residual,
+                      const Tensor& y, bool relu, const Statistics& statistics,
+                      std::int64_t images = 1) {
   check_alike("batch_norm", {&x, &residual, &y});
   with_element_type(x.dtype, [&](auto element) {
-    launch_normalize<decltype(element)>(context, early, x, residual, y, relu, statistics);
+    launch_normalize<decltype(element)>(context, x, residual, y, relu, statistics, images);
   });
 }
 
@@ -199,7 +234,7 @@ void GpuNorms::batch_norm_forward(const BatchNormForward& a) {
   const Context& context = context_.entered();
   if (a.slots.empty()) {
     if (a.x.shape.rows() == 0) return;
-    return normalize_tensor(context, context.starts_early(), a.x, a.residual, a.y, a.relu,
+    return normalize_tensor(context, a.x, a.residual, a.y, a.relu,
                             SavedStatistics{a.affine, a.saved.data});
   }
   if (!are_whole(a.slots)) {
@@ -212,15 +247,33 @@ void GpuNorms::batch_norm_forward(const BatchNormForward& a) {
   if (slots.count == 0 && a.x.shape.rows() == 0) return;
   LOCKSTEP_CHECK(slots.count >= 2, "batch_norm_forward: training needs at least 2 rows, got ",
                  slots.count);
-  normalize_tensor(context, context.starts_early(), a.x, a.residual, a.y, a.relu,
-                   MergedStatistics{slots, a.affine, a.eps, a.eps_mode, a.saved.data, a.running});
+  normalize_tensor(context, a.x, a.residual, a.y, a.relu,
+                   MergedStatistics{slots, {a.affine, a.eps, a.eps_mode}, a.saved.data, a.running});
+}
+
+void GpuNorms::group_norm_forward(const GroupNormForward& a) {
+  check_operands(a);
+  const Context& context = context_.entered();
+  check_alike("group_norm_forward", {&a.x, &a.residual, &a.y});
+  const GroupShape of("group_norm_forward", a.x.shape, a.groups);
+  if (of.images == 0) return;
+  image_moments(context, a.x, of.images, of.width, a.work);
+  for_image_launches(a.x, of.images, [&](std::int64_t first, std::int64_t count) {
+    const auto run = [&](const Tensor& all) { return parts_of(all, of.images, first, count); };
+    normalize_tensor(context, run(a.x), run(a.residual), run(a.y), a.relu,
+                     ImageStatistics{a.work + first * 2 * of.channels,
+                                     of.rows * of.width,
+                                     {a.affine, a.eps, a.eps_mode},
+                                     a.saved + first * 3 * of.channels},
+                     count);
+  });
 }
 
 void GpuNorms::batch_norm_inference(const BatchNormInference& a) {
   check_operands(a);
   const Context& context = context_.entered();
   if (a.x.shape.rows() == 0) return;
-  normalize_tensor(context, context.starts_early(), a.x, a.residual, a.y, a.relu,
+  normalize_tensor(context, a.x, a.residual, a.y, a.relu,
                    GivenStatistics{a.affine, a.eps, a.eps_mode, a.mean, a.var});
 }
 

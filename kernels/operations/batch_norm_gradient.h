@@ -6,6 +6,7 @@
 
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/primitives/channel_slabs.h"
+#include "kernels/primitives/ordered_sum.h"
 
 namespace lockstep::gpu {
 
@@ -65,6 +66,25 @@ struct GradientPacks {
     } else {
       return y[i][v] <= 0.0F ? 0.0F : grad;
     }
+  }
+};
+
+/// Gradients of gamma and beta, += those of the images in their tree: a channel's.
+struct AffineGradients {
+  float* of_images;  // [images, 2, C]
+  std::int64_t images, channels;
+  float* weight;  // [C]
+  float* bias;    // [C]
+
+  /// Has the images' gradients written to where they are added up from.
+  void collect(ImagesReduce& reduce) const {
+    reduce.grad_weight = of_images;
+    reduce.grad_bias = of_images + channels;
+    reduce.grad_stride = 2 * channels;
+  }
+  __device__ void operator()(std::int32_t c) const {
+    weight[c] += sum_in_image_tree(of_images + c, images, 2 * channels);
+    bias[c] += sum_in_image_tree(of_images + channels + c, images, 2 * channels);
   }
 };
 

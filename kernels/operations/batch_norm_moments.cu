@@ -13,7 +13,9 @@
 //   mean = base + S / N, M2 = sum(M2_i + n_i m_i^2) - S^2 / N, S = sum(n_i m_i), the sums
 //   compensated (compensated_sum.h) and the rest in double.
 
+#include "backend/formulas.h"
 #include "backend/required_operands.h"
+#include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/host_slot.h"
 #include "kernels/operations/image_sums.h"
@@ -33,10 +35,11 @@ template <typename T>
 struct MomentsArguments {
   ChannelSlabs slabs;
   Rows<const T> x;
-  float* partials;  // [chunks, 2, C] mean less the base, M2
+  float* partials;  // [images, chunks, 2, C] mean less the base, M2
   unsigned* counters;
-  float* slot;       // [2, C]
-  float* host_slot;  // the same, for peers out of reach; null: none
+  float* slots;        // [images, 2, C]
+  float* host_slots;   // the same, for peers out of reach; null: none
+  std::int64_t width;  // of groups of channels that put their moments together; 1: none do
 };
 
 template <int kPack>
@@ -135,8 +138,8 @@ __device__ void share_moments(const MomentsArguments<T>& a, const SlabThread& th
   if (thread.row_lane == 0 && thread.count > 0) {
     float base[kPack];
     const std::int64_t apart = a.slabs.rows < kBaseRows ? 1 : a.slabs.rows / kBaseRows;
-    mean_of_few<kBaseRows, kWhole>(a.x.data + thread.channel, apart * a.x.stride, a.slabs.rows,
-                                   thread.valid, base);
+    mean_of_few<kBaseRows, kWhole>(a.x.row(thread.image * a.slabs.rows) + thread.channel,
+                                   apart * a.x.stride, a.slabs.rows, thread.valid, base);
     LOCKSTEP_UNROLL
     for (int v = 0; v < kPack; ++v) shared.base[column + v] = base[v];
   }
@@ -167,16 +170,18 @@ __device__ void merge_threads(MomentsShared<kPack>& shared, int a, int b) {
   shared.count[a] = na + nb;
 }
 
-// slot from the partials of all chunks. The last block's threads call it.
+// A slot from the partials of all chunks. The last block's threads call it.
 template <typename T>
-__device__ void finish_moments(const MomentsArguments<T>& a, int slab, const float* base) {
-  const ChannelSums sums =
-      sum_chunks(a.slabs, slab, a.partials, [&](ChannelSums& s, int chunk, float mean, float m2) {
-        const auto rows = static_cast<float>(a.slabs.chunk_rows(chunk));
-        s.first.add_product(rows, mean);
-        s.second.add(m2);
-        s.second.add_square(rows, mean);
-      });
+__device__ void finish_moments(const MomentsArguments<T>& a, int image, int slab,
+                               const float* base) {
+  const ChannelSums sums = sum_chunks(a.slabs, slab, a.slabs.partial(a.partials, image),
+                                      [&](ChannelSums& s, int chunk, float mean, float m2) {
+                                        const auto rows =
+                                            static_cast<float>(a.slabs.chunk_rows(chunk));
+                                        s.first.add_product(rows, mean);
+                                        s.second.add(m2);
+                                        s.second.add_square(rows, mean);
+                                      });
   const auto column = static_cast<int>(threadIdx.x);
   if (column >= a.slabs.width(slab)) return;
   const std::int64_t channel = a.slabs.first_channel(slab) + column;
@@ -188,8 +193,18 @@ __device__ void finish_moments(const MomentsArguments<T>& a, int slab, const flo
     mean = base[column] + shift;
     m2 = sums.second.value() - sum * shift;
   }
-  write_slot(a.slot, a.host_slot, channel, a.slabs.channels, static_cast<float>(mean),
+  write_slot(a.slots, a.host_slots, image, channel, a.slabs.channels, static_cast<float>(mean),
              static_cast<float>(m2 < 0 ? 0.0 : m2));
+}
+
+// A thread takes a group. The threads of the image's last block call it.
+template <typename T>
+__device__ void join_groups(const MomentsArguments<T>& a, int image) {
+  const std::int64_t channels = a.slabs.channels;
+  float* slot = a.slots + image * 2 * channels;
+  for (std::int64_t c = threadIdx.x * a.width; c < channels; c += kThreads * a.width) {
+    join_group(slot + c, a.width, channels, a.slabs.rows);
+  }
 }
 
 template <typename T, bool kWhole>
@@ -203,27 +218,30 @@ __global__ void __launch_bounds__(kThreads, 2) moments_kernel(MomentsArguments<T
   share_moments<kWhole>(a, thread, moments, shared);
   fold_row_lanes(a.slabs, thread, [&](int mine, int other) { merge_threads(shared, mine, other); });
   if (thread.row_lane == 0) {
-    float* partial = a.partials + 2 * thread.chunk * a.slabs.channels + thread.channel;
+    float* partial = a.slabs.partial(a.partials, thread.image, thread.chunk) + thread.channel;
     for (int v = 0; v < thread.valid; ++v) {
       partial[v] = shared.mean[v][threadIdx.x];
       partial[a.slabs.channels + v] = shared.m2[v][threadIdx.x];
     }
   }
   allow_next_kernel();
-  unsigned* counter = slab_counter(a.counters, Context::kCounters, thread.slab);
+  unsigned* counter = slab_counter(a.counters, a.slabs, thread);
   if (!arrives_last(counter, static_cast<unsigned>(a.slabs.chunks))) return;
-  finish_moments(a, thread.slab, shared.base);
+  finish_moments(a, thread.image, thread.slab, shared.base);
+  if (a.width == 1) return;
+  unsigned* of_image = image_counter(a.counters, a.slabs, thread.image);
+  if (arrives_last(of_image, static_cast<unsigned>(a.slabs.slabs))) join_groups(a, thread.image);
 }
 
-/// Of all rows.
-void moments_of(const Context& context, const Tensor& x, float* slot) {
-  const ChannelSlabs slabs(x, kMomentRows, ChannelSlabs::kReductionBlocks);
+void launch_moments(const Context& context, const Tensor& x, std::int64_t images,
+                    std::int64_t width, float* slots) {
+  const ChannelSlabs slabs(x, kMomentRows, ChannelSlabs::kReductionBlocks, images);
   auto* partials = static_cast<float*>(context.scratch(slabs.partial_bytes()));
-  float* host_slot = host_slot_of(context, slot, x.shape.channels());
+  float* host_slots = host_slot_of(context, slots, images * 2 * x.shape.channels());
   with_element_type(x.dtype, [&](auto element) {
     using T = decltype(element);
     const MomentsArguments<T> arguments{slabs, Rows<const T>(x), partials, context.counters,
-                                        slot,  host_slot};
+                                        slots, host_slots,       width};
     const bool whole = rows_are_packs(kPackWidth<T>, {&x});
     launch_dependent(context.starts_early(),
                      whole ? moments_kernel<T, true> : moments_kernel<T, false>, slabs.grid(),
@@ -233,13 +251,18 @@ void moments_of(const Context& context, const Tensor& x, float* slot) {
 
 }  // namespace
 
+void image_moments(const Context& context, const Tensor& x, std::int64_t images, std::int64_t width,
+                   float* slots) {
+  for_image_launches(x, images, [&](std::int64_t first, std::int64_t count) {
+    launch_moments(context, parts_of(x, images, first, count), count, width,
+                   slots + first * 2 * x.shape.channels());
+  });
+}
+
 void GpuNorms::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
   check_batch_norm_moments(x, slots, parts);
   check_parts(context_, "batch_norm_moments", parts == 1);
-  const Context& context = context_.entered();
-  for (std::int64_t part = 0; part < parts; ++part) {
-    moments_of(context, part_of(x, part, parts), slots + part * 2 * x.shape.channels());
-  }
+  image_moments(context_.entered(), x, parts, 1, slots);
 }
 
 }  // namespace lockstep::gpu

@@ -6,6 +6,7 @@
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/for_each.h"
 #include "kernels/primitives/grid_loop.h"
+#include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/views.h"
 
 namespace lockstep::gpu {
@@ -78,26 +79,13 @@ __global__ void sum_slots_kernel(SumSlots<T> sum) {
   for_each_item(sum.all.elements, [&](std::int32_t i) { sum.take(i); });
 }
 
-/// Sums that wait for their other half lie behind one another, the youngest last.
-constexpr int kMostWaiting = 32;
-
 struct SumImages {
   std::int64_t images, elements;
   const float* x;  // [images, elements]
   float* sum;
 
   __device__ void operator()(std::int32_t i) const {
-    float waiting[kMostWaiting];
-    int count = 0;
-    for (std::int64_t n = 0; n < images; ++n) {
-      float value = x[n * elements + i];
-      // A half is complete for every one that the number of images before it ends in.
-      for (std::int64_t ones = n; ones % 2 == 1; ones /= 2) value = waiting[--count] + value;
-      waiting[count++] = value;
-    }
-    float total = waiting[--count];
-    while (count > 0) total = waiting[--count] + total;
-    sum[i] += total;
+    sum[i] += sum_in_image_tree(x + i, images, elements);
   }
 };
 

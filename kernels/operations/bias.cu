@@ -79,14 +79,14 @@ __global__ void __launch_bounds__(kThreads) column_sums_kernel(ColumnSums<T> a) 
     for (int v = 0; v < kPack; ++v) shared.sums[v][mine].add(shared.sums[v][other]);
   });
   if (thread.row_lane == 0) {
-    float* partial = a.partials + 2 * thread.chunk * a.slabs.channels + thread.channel;
+    float* partial = a.slabs.partial(a.partials, thread.image, thread.chunk) + thread.channel;
     for (int v = 0; v < thread.valid; ++v) {
       const CompensatedSum sum = shared.sums[v][threadIdx.x].normalized();
       partial[v] = sum.sum;
       partial[a.slabs.channels + v] = sum.rest;
     }
   }
-  unsigned* counter = slab_counter(a.counters, Context::kCounters, thread.slab);
+  unsigned* counter = slab_counter(a.counters, a.slabs, thread);
   if (!arrives_last(counter, static_cast<unsigned>(a.slabs.chunks))) return;
   const ChannelSums total =
       sum_chunks(a.slabs, thread.slab, a.partials, [](ChannelSums& s, int, float sum, float rest) {

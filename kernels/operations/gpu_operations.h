@@ -35,7 +35,8 @@ inline void check_parts(const Context& context, const char* operation, bool whol
                  "make its backend with BackendOptions::sums_by_image = true");
 }
 
-/// With several parts: a launch for each, and slots are merged by one of their own.
+/// Several parts or images are one launch, and slots of several parts are merged by one of their
+/// own.
 class GpuNorms final : public NormOperations {
  public:
   explicit GpuNorms(const Context& context) : context_(context) {}
@@ -45,8 +46,8 @@ class GpuNorms final : public NormOperations {
   void batch_norm_inference(const BatchNormInference& arguments) override;
   void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) override;
   void batch_norm_backward_apply(const BatchNormBackwardApply& arguments) override;
-  void group_moments(const GroupMoments& arguments) override;
-  void group_norm_backward_apply(const GroupNormBackwardApply& arguments) override;
+  void group_norm_forward(const GroupNormForward& arguments) override;
+  void group_norm_backward(const GroupNormBackward& arguments) override;
   void batch_renorm_correction(const BatchRenormCorrection& arguments) override;
   void batch_renorm_gradient(const BatchRenormGradient& arguments) override;
 

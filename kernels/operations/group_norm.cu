@@ -1,6 +1,6 @@
-// What GroupNorm needs beside BatchNorm's operations: a thread per group for what its channels have
-// in common, and the kernel that writes dx, which sweeps as BatchNorm's does. With dy' = dy masked
-// by the ReLU and M values in a group,
+// GroupNorm's backward pass: BatchNorm's reduce kernel for every image, a thread per group for what
+// its channels have in common, and the kernel that writes dx, which sweeps as BatchNorm's does.
+// With dy' = dy masked by the ReLU and M values in a group,
 //   dx = gamma * invstd * dy' - invstd * sum(gamma * dy') / M
 //        - (x - mu) * invstd^3 * sum(gamma * dy' * (x - mu)) / M.
 
@@ -10,7 +10,10 @@
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/batch_norm_gradient.h"
 #include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/image_sums.h"
+#include "kernels/primitives/divisor.h"
 #include "kernels/primitives/for_each.h"
+#include "kernels/primitives/reduce.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -18,24 +21,23 @@ namespace {
 constexpr int kThreads = ChannelSlabs::kThreads;
 constexpr int kBlocks = 2;  // of a multiprocessor
 
-struct JoinGroup {
-  GroupMoments a;
+// A channel's gradients of gamma and beta, then what a group of an image has in common.
+struct FinishGroups {
+  std::int32_t affine_channels;  // 0: gamma's and beta's are not wanted
+  AffineGradients affine;
+  float* sums;         // [images, 2, C]; become (offset, slope)
+  const float* saved;  // [images, 3, C]
+  const float* gamma;  // [C] or null
+  GroupShape of;
+  std::int32_t groups;
+  Divisor by_groups;
 
-  __device__ void operator()(std::int32_t group) const { join_group(a, group); }
-};
-
-struct SpreadGroupGradient {
-  GroupNormBackwardApply a;
-  std::int64_t rows, channels;
-  float* terms;  // [2, C] = (offset, slope)
-
-  __device__ void operator()(std::int32_t group) const {
-    const GroupGradient of = group_gradient(a, rows, channels, group);
-    const std::int64_t width = channels / a.groups;
-    for (std::int64_t c = group * width; c < (group + 1) * width; ++c) {
-      terms[c] = of.offset;
-      terms[channels + c] = of.slope;
-    }
+  __device__ void operator()(std::int32_t i) const {
+    if (i < affine_channels) return affine(i);
+    const std::int32_t image = (i - affine_channels) / by_groups;
+    const std::int64_t group = i - affine_channels - image * groups;
+    spread_group_gradient(sums + image * 2 * of.channels, saved + image * 3 * of.channels, gamma,
+                          group * of.width, of.width, of.channels, of.rows);
   }
 };
 
@@ -43,8 +45,8 @@ template <typename T>
 struct GroupApplyArguments {
   GradientRows<T> rows;
   AffineParameters affine;
-  const float* saved;  // [3, C]
-  const float* terms;  // [2, C] = (offset, slope)
+  const float* saved;  // [images, 3, C]
+  const float* terms;  // [images, 2, C] = (offset, slope)
   Rows<T> grad_x, grad_residual;
   bool accumulate_residual;
 };
@@ -59,16 +61,18 @@ template <typename T, int kPack>
 __device__ void load_constants(const GroupApplyArguments<T>& a, const SlabThread& thread,
                                PackGroupConstants<kPack>& constants) {
   const std::int64_t channels = a.rows.slabs.channels;
+  const float* saved = a.saved + thread.image * 3 * channels;
+  const float* terms = a.terms + thread.image * 2 * channels;
   for (int v = 0; v < kPack; ++v) {
     if (v >= thread.valid) break;
     const std::int64_t c = thread.channel + v;
     const ChannelConstants of =
-        channel_constants(channel_affine(a.affine, c), a.saved[c], a.saved[channels + c]);
+        channel_constants(channel_affine(a.affine, c), saved[c], saved[channels + c]);
     constants.forward.mean[v] = of.mean;
     constants.forward.scale[v] = of.scale;
     constants.forward.shift[v] = of.shift;
-    constants.offset[v] = a.terms[c];
-    constants.slope[v] = a.terms[channels + c];
+    constants.offset[v] = terms[c];
+    constants.slope[v] = terms[channels + c];
   }
 }
 
@@ -132,41 +136,60 @@ auto choose_group_apply(bool whole, bool relu, const Tensor& y) {
   return kKernels[whole ? 1 : 0][mask];
 }
 
-}  // namespace
-
-void GpuNorms::group_moments(const GroupMoments& a) {
-  check_operands(a);
-  const Context& context = context_.entered();
-  check_groups("group_moments", a.channels, a.groups);
-  if (a.rows == 0) return;
-  for_each(context, static_cast<std::int32_t>(a.groups), JoinGroup{a});
-}
-
-void GpuNorms::group_norm_backward_apply(const GroupNormBackwardApply& a) {
-  check_operands(a);
-  const Context& context = context_.entered();
-  check_alike("group_norm_backward_apply", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
-  const std::int64_t channels = a.x.shape.channels();
-  check_groups("group_norm_backward_apply", channels, a.groups);
-  if (a.x.shape.rows() == 0) return;
-  const auto bytes = 2 * static_cast<std::size_t>(channels) * sizeof(float);
-  auto* terms = static_cast<float*>(context.scratch(bytes));
-  for_each(context, static_cast<std::int32_t>(a.groups),
-           SpreadGroupGradient{a, a.x.shape.rows(), channels, terms});
-  const ChannelSlabs slabs(a.x, kMostRows, std::int64_t{kBlocks} * context.multiprocessors);
+// Of `images` images whose groups have their terms.
+void launch_group_apply(const Context& context, const GroupNormBackward& a, std::int64_t images) {
+  const std::int64_t blocks = std::int64_t{kBlocks} * context.multiprocessors;
+  const ChannelSlabs slabs(a.x, kMostRows, blocks / images, images);
   with_element_type(a.x.dtype, [&](auto element) {
     using T = decltype(element);
     const bool whole =
         rows_are_packs(kPackWidth<T>, {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
     const GroupApplyArguments<T> arguments{gradient_rows<T>(slabs, a.x, a.grad_y, a.y),
                                            a.affine,
-                                           a.saved.data,
-                                           terms,
+                                           a.saved,
+                                           a.work,
                                            Rows<T>(a.grad_x),
                                            Rows<T>(a.grad_residual),
                                            a.accumulate_residual && a.grad_residual};
     launch(choose_group_apply<T>(whole, a.relu, a.y), slabs.grid(), kThreads, context.stream,
            arguments);
+  });
+}
+
+}  // namespace
+
+void GpuNorms::group_norm_backward(const GroupNormBackward& a) {
+  check_operands(a);
+  const Context& context = context_.entered();
+  check_alike("group_norm_backward", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
+  const GroupShape of("group_norm_backward", a.x.shape, a.groups);
+  if (of.images == 0) return;
+  const AffineGradients affine{a.work + of.images * 2 * of.channels, of.images, of.channels,
+                               a.grad_weight, a.grad_bias};
+  ImagesReduce sums{a.x,   a.grad_y, a.y, a.affine, a.relu, of.images, {a.saved, 3 * of.channels},
+                    a.work};
+  if (a.grad_weight != nullptr) affine.collect(sums);
+  reduce_images(context, sums);
+  const std::int64_t channels = a.grad_weight == nullptr ? 0 : of.channels;
+  const std::int64_t items = channels + (a.grad_x ? of.images * a.groups : 0);
+  LOCKSTEP_CHECK(items <= kMaxItems, "group_norm_backward: expected at most ", kMaxItems,
+                 " groups of all images, got ", of.images, " times ", a.groups);
+  for_each(
+      context, static_cast<std::int32_t>(items),
+      FinishGroups{static_cast<std::int32_t>(channels), affine, a.work, a.saved, a.affine.weight,
+                   of, static_cast<std::int32_t>(a.groups), Divisor(a.groups)});
+  if (!a.grad_x) return;
+  for_image_launches(a.x, of.images, [&](std::int64_t first, std::int64_t count) {
+    const auto run = [&](const Tensor& all) { return parts_of(all, of.images, first, count); };
+    GroupNormBackward one = a;
+    one.x = run(a.x);
+    one.grad_y = run(a.grad_y);
+    one.y = run(a.y);
+    one.grad_x = run(a.grad_x);
+    one.grad_residual = run(a.grad_residual);
+    one.saved += first * 3 * of.channels;
+    one.work += first * 2 * of.channels;
+    launch_group_apply(context, one, count);
   });
 }
 

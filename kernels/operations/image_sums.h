@@ -89,13 +89,14 @@ inline const float* weights_from(const float* sample_weights, std::int64_t first
   return sample_weights == nullptr ? nullptr : sample_weights + first;
 }
 
-/// One of `parts` equal parts of a tensor's rows; null of a null one.
-inline Tensor part_of(const Tensor& tensor, std::int64_t part, std::int64_t parts) {
+/// `count` of `parts` equal parts of a tensor's rows, from part `first` on; null of a null one.
+inline Tensor parts_of(const Tensor& tensor, std::int64_t parts, std::int64_t first,
+                       std::int64_t count) {
+  const std::int64_t rows = rows_of_part("batch_norm", tensor.shape.rows(), parts);
   if (!tensor || parts == 1) return tensor;
   Tensor all = tensor;
-  all.shape =
-      Shape{parts, rows_of_part("batch_norm", tensor.shape.rows(), parts), tensor.shape.channels()};
-  return all.sample_range(part, 1);
+  all.shape = Shape{parts, rows, tensor.shape.channels()};
+  return all.sample_range(first, count);
 }
 
 }  // namespace lockstep::gpu

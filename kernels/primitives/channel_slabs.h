@@ -3,7 +3,8 @@
 // into slabs of at most kMaxLanes packs. A block belongs to one slab: its threads take `lanes`
 // packs of `row_lanes` rows that follow one another, so that a warp reads whole lines whatever the
 // number of channels is. The rows are dealt out to the slab's blocks in turn ("chunks"), so that
-// all blocks together sweep over the tensor from one end to the other.
+// all blocks together sweep over the tensor from one end to the other. Images that are taken by
+// themselves lie one behind another in the tensor and along the grid's y; else all is one image.
 //
 // A thread keeps its channels, hence their constants stay in registers. Which values a thread adds
 // up is a function of the shape and the element's size only, neither of the GPU nor of the
@@ -29,7 +30,8 @@ struct ChannelSlabs {
   /// GPU.
   static constexpr std::int64_t kReductionBlocks = 256;
 
-  std::int64_t rows = 0, channels = 0;
+  std::int64_t rows = 0, channels = 0;  // rows of an image
+  int images = 1;
   int pack = 1;       // elements
   int lanes = 1;      // packs of a row that a block takes
   int row_lanes = 1;  // rows that it takes at a time
@@ -38,11 +40,13 @@ struct ChannelSlabs {
   std::int64_t rounds = 0;  // rows that every row lane of every chunk has
   std::int64_t rest = 0;    // further rows, of the first lanes
 
-  /// At most `blocks` blocks for a tensor, but one per slab; a thread takes `rows_at_once` rows in
-  /// one go.
-  ChannelSlabs(const Tensor& tensor, int rows_at_once, std::int64_t blocks)
-      : rows(tensor.shape.rows()),
+  /// At most `blocks` blocks for each of the tensor's equal images, but one per slab; a thread
+  /// takes `rows_at_once` rows in one go.
+  ChannelSlabs(const Tensor& tensor, int rows_at_once, std::int64_t blocks,
+               std::int64_t of_images = 1)
+      : rows(tensor.shape.rows() / of_images),
         channels(tensor.shape.channels()),
+        images(static_cast<int>(of_images)),
         pack(16 / static_cast<int>(size_of(tensor.dtype))) {
     if (channels == 0) return;
     const std::int64_t packs = (channels + pack - 1) / pack;
@@ -57,11 +61,19 @@ struct ChannelSlabs {
     rest = rows % row_step();
   }
 
-  dim3 grid() const { return {static_cast<unsigned>(slabs) * static_cast<unsigned>(chunks)}; }
+  dim3 grid() const {
+    return {static_cast<unsigned>(slabs) * static_cast<unsigned>(chunks),
+            static_cast<unsigned>(images)};
+  }
 
-  /// Memory of two fp32 values per channel and chunk.
+  /// Memory of two fp32 values per channel, chunk and image.
   std::size_t partial_bytes() const {
-    return 2 * static_cast<std::size_t>(chunks * channels) * sizeof(float);
+    return 2 * static_cast<std::size_t>(chunks * channels) * static_cast<std::size_t>(images) *
+           sizeof(float);
+  }
+  /// What chunk `chunk` of an image, or the first of them, has of that memory.
+  __device__ float* partial(float* partials, int image, int chunk = 0) const {
+    return partials + 2 * (std::int64_t{image} * chunks + chunk) * channels;
   }
 
   /// Rows from one of a thread's rows to its next.
@@ -85,14 +97,15 @@ struct ChannelSlabs {
 /// The part of a tensor that the calling thread takes: of `count` rows, `first` and every
 /// row_step()th after it, counted from where the sweep begins.
 struct SlabThread {
-  int slab, chunk;
+  int image, slab, chunk;
   int lane, row_lane;
   std::int64_t channel;  // its first
   int valid;             // how many of its pack's channels exist
   std::int64_t first, count;
 
   __device__ explicit SlabThread(const ChannelSlabs& slabs)
-      : slab(static_cast<int>(blockIdx.x % static_cast<unsigned>(slabs.slabs))),
+      : image(static_cast<int>(blockIdx.y)),
+        slab(static_cast<int>(blockIdx.x % static_cast<unsigned>(slabs.slabs))),
         chunk(static_cast<int>(blockIdx.x / static_cast<unsigned>(slabs.slabs))),
         lane(static_cast<int>(threadIdx.x) % slabs.lanes),
         row_lane(static_cast<int>(threadIdx.x) / slabs.lanes),
@@ -115,13 +128,13 @@ struct RowWalk {
   T* address;
   std::int64_t step;  // elements
 
-  /// From the first row on, or from the last one back.
+  /// From the image's first row on, or from its last one back.
   __device__ RowWalk(const Rows<T>& rows, const ChannelSlabs& slabs, const SlabThread& thread,
                      bool backwards)
       : address(nullptr), step((backwards ? -slabs.row_step() : slabs.row_step()) * rows.stride) {
     if (thread.count == 0) return;
     const std::int64_t row = backwards ? slabs.rows - 1 - thread.first : thread.first;
-    address = rows.row(row) + thread.channel;
+    address = rows.row(thread.image * slabs.rows + row) + thread.channel;
   }
   __device__ T* row(int i) const { return address + i * step; }
   __device__ void advance(int rows_taken) { address += rows_taken * step; }

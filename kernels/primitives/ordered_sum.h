@@ -1,5 +1,5 @@
 #pragma once
-// Sums in double that do not depend on the order of threads and blocks: within a block by warps,
+// Sums that do not depend on the order of threads and blocks. In double: within a block by warps,
 // over blocks by partial sums that the last block adds up. Who computes which partial sum is the
 // kernel's choice; what belongs to it must be a function of the shapes alone. For .cu files only.
 
@@ -8,6 +8,23 @@
 #include "kernels/primitives/launch.h"
 
 namespace lockstep::gpu {
+
+/// The sum of x[n * stride] over the images n, in the tree of core/image_tree.h.
+__device__ inline float sum_in_image_tree(const float* x, std::int64_t images,
+                                          std::int64_t stride) {
+  constexpr int kMostWaiting = 32;
+  float waiting[kMostWaiting];  // for their other half; the youngest last
+  int count = 0;
+  for (std::int64_t n = 0; n < images; ++n) {
+    float value = x[n * stride];
+    // A half is complete for every one that the number of images before it ends in.
+    for (std::int64_t ones = n; ones % 2 == 1; ones /= 2) value = waiting[--count] + value;
+    waiting[count++] = value;
+  }
+  float total = waiting[--count];
+  while (count > 0) total = waiting[--count] + total;
+  return total;
+}
 
 struct LastBlockTicket {
   unsigned arrived;  // before this block

@@ -5,10 +5,12 @@
 // is small (compensated_sum.h). So one kernel does the whole reduction, and its bits do not depend
 // on which block that is.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/primitives/channel_slabs.h"
 #include "kernels/primitives/compensated_sum.h"
+#include "kernels/primitives/context.h"
 #include "kernels/primitives/launch.h"
 #include "kernels/primitives/ordered_sum.h"
 
@@ -28,10 +30,32 @@ __device__ void fold_row_lanes(const ChannelSlabs& slabs, const SlabThread& thre
   }
 }
 
-/// The counter of a slab. With more slabs than counters some share one, but then every slab is a
-/// single chunk, which counts from 0 to 0.
-__device__ inline unsigned* slab_counter(unsigned* counters, int counter_count, int slab) {
-  return counters + slab % counter_count;
+/// What an image has of a context's counters: one for each slab, the last for the image. With more
+/// slabs than counters some share one, but then every slab is a single chunk, which counts from 0
+/// to 0.
+LOCKSTEP_HOST_DEVICE inline int image_counters(const ChannelSlabs& slabs) {
+  return slabs.slabs < Context::kCounters ? slabs.slabs + 1 : Context::kCounters;
+}
+__device__ inline unsigned* slab_counter(unsigned* counters, const ChannelSlabs& slabs,
+                                         const SlabThread& thread) {
+  const int count = image_counters(slabs);
+  return counters + thread.image * count + thread.slab % (count - 1);
+}
+__device__ inline unsigned* image_counter(unsigned* counters, const ChannelSlabs& slabs,
+                                          int image) {
+  const int count = image_counters(slabs);
+  return counters + image * count + (count - 1);
+}
+
+/// take(first, count) for the `images` equal images of x, at most 256 and no more than there are
+/// counters for at a time.
+template <typename Take>
+void for_image_launches(const Tensor& x, std::int64_t images, const Take& take) {
+  const int counted = Context::kCounters / image_counters(ChannelSlabs(x, 1, 1));
+  const std::int64_t most = std::min(256, counted);
+  for (std::int64_t first = 0; first < images; first += most) {
+    take(first, std::min(most, images - first));
+  }
 }
 
 /// Two sums of one channel.
@@ -44,9 +68,10 @@ struct ChunkSumsShared {
   ChannelSums sums[ChannelSlabs::kThreads];
 };
 
-/// partials [chunks, 2, C]: the sums over all chunks for the slab's channel threadIdx.x, which is
-/// meaningful in the first `width(slab)` threads. `add(sums, chunk, a, b)` adds one chunk's pair.
-/// Groups of threads take runs of chunks and are added up in order. Every thread calls it.
+/// partials [chunks, 2, C]: the sums over an image's chunks for the slab's channel threadIdx.x,
+/// which is meaningful in the first `width(slab)` threads. `add(sums, chunk, a, b)` adds one
+/// chunk's pair. Groups of threads take runs of chunks and are added up in order. Every thread
+/// calls it.
 template <typename Add>
 __device__ ChannelSums sum_chunks(const ChannelSlabs& slabs, int slab, const float* partials,
                                   const Add& add) {

@@ -64,15 +64,15 @@ LOCKSTEP_HOST_DEVICE inline float clipped(float gradient, float factor, float mo
   return scaled > most ? most : scaled < -most ? -most : scaled;
 }
 
-/// The channels of one group get the moments of all of them.
-LOCKSTEP_HOST_DEVICE inline void join_group(const GroupMoments& a, std::int64_t group) {
-  const std::int64_t width = a.channels / a.groups;
-  float* means = a.slot + group * width;
-  float* m2s = means + a.channels;
+/// `width` channels whose moments lie from `means` and, [C] further on, get those of all of them;
+/// `rows` lie behind each.
+LOCKSTEP_HOST_DEVICE inline void join_group(float* means, std::int64_t width, std::int64_t channels,
+                                            std::int64_t rows) {
+  float* m2s = means + channels;
   double mean = means[0];
   double m2 = m2s[0];
   for (std::int64_t i = 1; i < width; ++i) {
-    join_moments(mean, m2, means[i], m2s[i], moments_weights(i * a.rows, a.rows));
+    join_moments(mean, m2, means[i], m2s[i], moments_weights(i * rows, rows));
   }
   for (std::int64_t i = 0; i < width; ++i) {
     means[i] = static_cast<float>(mean);
@@ -104,30 +104,30 @@ LOCKSTEP_HOST_DEVICE inline float normalize(float x, float mean, float scale, fl
   return std::fma(x - mean, scale, shift);
 }
 
-/// What the channels of one group have in common in dx = gamma * invstd * dy' - (offset + (x - mu)
-/// * slope), where a group has M values: offset = invstd * sum(gamma * dy') / M and slope =
-/// invstd^3 * sum(gamma * dy' * (x - mu)) / M.
-struct GroupGradient {
-  float offset, slope;
-};
-
-LOCKSTEP_HOST_DEVICE inline GroupGradient group_gradient(const GroupNormBackwardApply& a,
-                                                         std::int64_t rows, std::int64_t channels,
-                                                         std::int64_t group) {
-  const std::int64_t width = channels / a.groups;
-  const std::int64_t first = group * width;
+/// What the channels of a group have in common in dx = gamma * invstd * dy' - (offset + (x - mu) *
+/// slope), where a group has M values: offset = invstd * sum(gamma * dy') / M and slope =
+/// invstd^3 * sum(gamma * dy' * (x - mu)) / M. It takes the place of the sums [2, C] of dy' and of
+/// dy' * (x - mu) of the `width` channels from `first` on. gamma [C] may be null.
+LOCKSTEP_HOST_DEVICE inline void spread_group_gradient(float* sums, const float* saved,
+                                                       const float* gamma, std::int64_t first,
+                                                       std::int64_t width, std::int64_t channels,
+                                                       std::int64_t rows) {
   double sum = 0;
   double product = 0;
   for (std::int64_t c = first; c < first + width; ++c) {
-    const double weight =
-        a.affine.weight == nullptr ? 1.0 : static_cast<double>(a.affine.weight[c]);
-    sum = std::fma(weight, static_cast<double>(a.sums[c]), sum);
-    product = std::fma(weight, static_cast<double>(a.sums[channels + c]), product);
+    const double weight = gamma == nullptr ? 1.0 : static_cast<double>(gamma[c]);
+    sum = std::fma(weight, static_cast<double>(sums[c]), sum);
+    product = std::fma(weight, static_cast<double>(sums[channels + c]), product);
   }
   const double share =
-      static_cast<double>(a.saved.data[channels + first]) / static_cast<double>(rows * width);
-  const double inverse_variance = a.saved.data[2 * channels + first];
-  return {static_cast<float>(share * sum), static_cast<float>(share * inverse_variance * product)};
+      static_cast<double>(saved[channels + first]) / static_cast<double>(rows * width);
+  const double inverse_variance = saved[2 * channels + first];
+  const auto offset = static_cast<float>(share * sum);
+  const auto slope = static_cast<float>(share * inverse_variance * product);
+  for (std::int64_t c = first; c < first + width; ++c) {
+    sums[c] = offset;
+    sums[channels + c] = slope;
+  }
 }
 
 /// BatchRenormCorrection's r and d of one channel.

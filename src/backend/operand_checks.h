@@ -87,11 +87,21 @@ inline std::int64_t rows_of_part(const char* operation, std::int64_t rows, std::
   return rows / parts;
 }
 
-/// Throws Error unless the channels are so many equal groups.
-inline void check_groups(const char* operation, std::int64_t channels, std::int64_t groups) {
-  LOCKSTEP_CHECK(groups >= 1 && channels % groups == 0, operation, ": ", channels,
-                 " channels are no ", groups, " equal groups");
-}
+/// Images whose channels are normalised in groups of `width`.
+struct GroupShape {
+  std::int64_t images, rows, channels, width;  // `rows` of an image
+
+  /// Throws Error unless the channels are so many equal groups, of two values or more.
+  GroupShape(const char* operation, const Shape& shape, std::int64_t groups)
+      : images(shape.batch()), rows(shape.rows_per_sample()), channels(shape.channels()), width(0) {
+    LOCKSTEP_CHECK(groups >= 1 && channels % groups == 0, operation, ": ", channels,
+                   " channels are no ", groups, " equal groups");
+    width = channels / groups;
+    LOCKSTEP_CHECK(images == 0 || rows * width >= 2, operation,
+                   ": a group needs at least 2 values, got ", rows * width, " of ",
+                   to_string(shape));
+  }
+};
 
 /// How many sums wait for others, at most, while so many gradients are added in the order of
 /// OptimizerShard::joins. Throws Error unless the joins leave one sum.

@@ -181,20 +181,27 @@ inline void check_operands(const BatchNormBackwardApply& a) {
   check_slots(kName, a.slots);
 }
 
-inline void check_operands(const GroupMoments& a) {
-  constexpr const char* kName = "group_moments";
-  check_sizes(kName, {{"rows", a.rows}, {"channels", a.channels}});
-  check_present(kName, {{"slot", a.slot, a.channels}});
+inline void check_operands(const GroupNormForward& a) {
+  const std::int64_t rows = a.x.shape.rows();
+  check_present("group_norm_forward", {{"x", a.x},
+                                       {"residual", a.residual, kOptional},
+                                       {"y", a.y},
+                                       {"saved", a.saved, rows},
+                                       {"work", a.work, rows}});
 }
 
-inline void check_operands(const GroupNormBackwardApply& a) {
-  check_present("group_norm_backward_apply", {{"x", a.x},
-                                              {"grad_y", a.grad_y},
-                                              {"y", a.y, kOptional},
-                                              {"grad_x", a.grad_x},
-                                              {"grad_residual", a.grad_residual, kOptional},
-                                              {"saved", a.saved.data, a.x.shape.rows()},
-                                              {"sums", a.sums, a.x.shape.rows()}});
+inline void check_operands(const GroupNormBackward& a) {
+  constexpr const char* kName = "group_norm_backward";
+  const std::int64_t rows = a.x.shape.rows();
+  check_present(kName, {{"x", a.x},
+                        {"grad_y", a.grad_y},
+                        {"y", a.y, kOptional},
+                        {"grad_x", a.grad_x, kOptional},
+                        {"grad_residual", a.grad_residual, kOptional},
+                        {"saved", a.saved, rows},
+                        {"work", a.work, rows}});
+  if (a.grad_weight == nullptr && a.grad_bias == nullptr) return;
+  check_present(kName, {{"grad_weight", a.grad_weight}, {"grad_bias", a.grad_bias}});
 }
 
 inline void check_operands(const BatchRenormCorrection& a) {

@@ -161,30 +161,38 @@ void misuse_batch_norm(Backend& backend, Memory& memory) {
 void misuse_other_norms(Backend& backend, Memory& memory) {
   NormOperations& norms = backend.norms();
   const std::array<StatSlot, 1> slots{StatSlot{kRows, memory.floats(2 * kChannels)}};
-  GroupMoments moments{memory.floats(2 * kChannels), kRows, kChannels, 2};
-  check_misuse("group_moments", moments, [&](const GroupMoments& a) { norms.group_moments(a); },
-               {null("slot", &GroupMoments::slot),
-                size("rows", &GroupMoments::rows, std::int64_t{-1}),
-                size("channels", &GroupMoments::channels, std::int64_t{-4}),
-                {"groups", [](GroupMoments& a) { a.groups = 0; }},
-                {"groups", [](GroupMoments& a) { a.groups = 3; }}});
-  using Apply = GroupNormBackwardApply;
-  Apply apply;
-  apply.x = memory.tensor(kImages);
-  apply.grad_y = memory.tensor(kImages);
-  apply.grad_x = memory.tensor(kImages);
-  apply.saved = {memory.floats(3 * kChannels)};
-  apply.sums = memory.floats(2 * kChannels);
-  check_misuse("group_norm_backward_apply", apply,
-               [&](const Apply& a) { norms.group_norm_backward_apply(a); },
-               {null("x", &Apply::x),
-                null("grad_y", &Apply::grad_y),
-                null("grad_x", &Apply::grad_x),
-                narrowed("y", &Apply::y, &Apply::x),
-                narrowed("grad_residual", &Apply::grad_residual, &Apply::x),
-                null("sums", &Apply::sums),
-                null_saved<Apply>(),
-                {"groups", [](Apply& a) { a.groups = -1; }}});
+  using Forward = GroupNormForward;
+  Forward forward;
+  forward.x = memory.tensor(kImages);
+  forward.y = memory.tensor(kImages);
+  forward.saved = memory.floats(kImages.batch() * 3 * kChannels);
+  forward.work = memory.floats(kImages.batch() * 2 * kChannels);
+  check_misuse("group_norm_forward", forward,
+               [&](const Forward& a) { norms.group_norm_forward(a); },
+               {null("x", &Forward::x),
+                null("y", &Forward::y),
+                narrowed("residual", &Forward::residual, &Forward::x),
+                null("saved", &Forward::saved),
+                null("work", &Forward::work),
+                {"groups", [](Forward& a) { a.groups = 0; }},
+                {"groups", [](Forward& a) { a.groups = 3; }}});
+  using Backward = GroupNormBackward;
+  Backward backward;
+  backward.x = memory.tensor(kImages);
+  backward.grad_y = memory.tensor(kImages);
+  backward.grad_x = memory.tensor(kImages);
+  backward.saved = memory.floats(kImages.batch() * 3 * kChannels);
+  backward.work = memory.floats(kImages.batch() * 4 * kChannels);
+  check_misuse("group_norm_backward", backward,
+               [&](const Backward& a) { norms.group_norm_backward(a); },
+               {null("x", &Backward::x),
+                null("grad_y", &Backward::grad_y),
+                narrowed("y", &Backward::y, &Backward::x),
+                narrowed("grad_residual", &Backward::grad_residual, &Backward::x),
+                null("saved", &Backward::saved),
+                null("work", &Backward::work),
+                {"grad_bias", [&](Backward& a) { a.grad_weight = a.saved; }},
+                {"groups", [](Backward& a) { a.groups = -1; }}});
   using Correction = BatchRenormCorrection;
   Correction correction;
   correction.slots = slots;

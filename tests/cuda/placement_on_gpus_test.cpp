@@ -5,6 +5,7 @@
 
 #include "cuda/fake_runtime.h"
 #include "cuda/tiny_run.h"
+#include "kernels/dispatch.h"
 #include "lockstep/core/check.h"
 #include "step/placed_training.h"
 
@@ -90,6 +91,57 @@ TEST_CASE("placement: every convolution has the plan of one image, whatever the 
   for (const std::string& plan : plans) {
     CAPTURE(plan);
     CHECK(plan.find("input [1, ") != std::string::npos);
+  }
+}
+
+/// Of BatchNorm's sums and GroupNorm's passes of so many images.
+std::int64_t launches_of_norms(Backend& backend, std::int64_t images) {
+  constexpr std::int64_t kChannels = 6;
+  const Shape shape{images, 5, 7, kChannels};
+  const Storage memory = backend.allocate(static_cast<std::size_t>(4 * shape.elements()) * 4);
+  auto* const floats = static_cast<float*>(memory.data());
+  backend.fill(Tensor(floats, {4 * shape.elements(), 1}), 1);
+  const Tensor x(floats, shape), grad_y(floats + shape.elements(), shape);
+  const Tensor y(floats + 2 * shape.elements(), shape);
+  float* const work = floats + 3 * shape.elements();  // [images, 4, C], then the other arrays
+  float* const saved = work + images * 4 * kChannels;
+  float* const grads = saved + images * 3 * kChannels;
+  backend.synchronize();
+  const std::int64_t before = emulation::launches();
+  backend.norms().batch_norm_moments(x, work, images);
+  backend.norms().batch_norm_backward_reduce({.x = x,
+                                              .grad_y = grad_y,
+                                              .y = {},
+                                              .affine = {},
+                                              .saved = {saved},
+                                              .sums = work,
+                                              .grad_weight = grads,
+                                              .grad_bias = grads + kChannels,
+                                              .parts = images});
+  backend.norms().group_norm_forward(
+      {.x = x, .residual = {}, .y = y, .affine = {}, .groups = 3, .saved = saved, .work = work});
+  backend.norms().group_norm_backward({.x = x,
+                                       .grad_y = grad_y,
+                                       .y = {},
+                                       .affine = {},
+                                       .groups = 3,
+                                       .saved = saved,
+                                       .work = work,
+                                       .grad_weight = grads,
+                                       .grad_bias = grads + kChannels,
+                                       .grad_x = grad_y,
+                                       .grad_residual = {}});
+  backend.synchronize();
+  return emulation::launches() - before;
+}
+
+TEST_CASE("norms take all images of a batch in one set of launches") {
+  fake_runtime::use({.devices = 1});
+  DataParallel run(placed_on_gpus(1, 1));
+  Backend& backend = run.replica(0).backend();
+  constexpr int kMoments = 1, kReduce = 2, kForward = 2, kBackward = 3;
+  for (const std::int64_t images : {2, 7}) {
+    CHECK(launches_of_norms(backend, images) == kMoments + kReduce + kForward + kBackward);
   }
 }
 

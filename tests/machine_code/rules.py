@@ -71,10 +71,11 @@ class Stack:
 STACKS = [
     # Sums that wait for their other half, kMostWaiting of them.
     Stack("batch_sum", r"SumImages", 128),
+    Stack("batch_norm_backward", r"AffineGradients", 128),
+    Stack("group_norm", r"FinishGroups", 128),
     # ptxas spills two to four registers.
     Stack("batch_norm_forward", r"normalize_kernel<", 8, "sm_120"),
     Stack("batch_norm_backward", r"backward_apply_kernel<", 8, "sm_120"),
-    Stack("group_norm", r"JoinGroup", 16, "sm_120"),
 ]
 
 # Kernels whose registers are bounded for more than one block on a multiprocessor. What ptxas makes of such a bound depends

@@ -93,25 +93,34 @@ struct BatchNormBackwardApply {
   bool accumulate_residual = false;
 };
 
-/// Moments of channels on their way to those of groups of channels.
-struct GroupMoments {
-  float* slot = nullptr;  // [2, C] = (mean, M2)
-  std::int64_t rows = 0;  // behind each channel
-  std::int64_t channels = 0;
+/// A pass over images whose channels are normalised in groups, every image by itself, in training
+/// as in evaluation (Wu and He 2018).
+struct GroupNormForward {
+  Tensor x, residual, y;  // as in BatchNormForward
+  AffineParameters affine;
   std::int64_t groups = 1;  // equal runs of channels
+  float eps = 1e-5F;
+  EpsMode eps_mode = EpsMode::kAdd;
+  bool relu = false;
+  float* saved =
+      nullptr;            // [images, 3, C] as BatchNormSaved, every channel with its group's values
+  float* work = nullptr;  // [images, 2, C], of no use afterwards
 };
 
-/// dx (and the residual's gradient) of rows whose channels are normalised in groups, from their
-/// sums alone (Wu and He 2018). grad_x may alias grad_y.
-struct GroupNormBackwardApply {
+/// The gradients of such a pass. grad_x may alias grad_y.
+struct GroupNormBackward {
   Tensor x, grad_y;
   Tensor y;  // as in BatchNormBackwardReduce
   AffineParameters affine;
-  BatchNormSaved saved;  // every channel with its group's values
+  std::int64_t groups = 1;
   bool relu = false;
-  const float* sums = nullptr;  // [2, C]: sum dy', sum dy'*(x-mu) of each channel
-  std::int64_t groups = 1;      // equal runs of channels
-  Tensor grad_x;
+  float* saved = nullptr;  // [images, 3, C], which is only read
+  float* work = nullptr;   // [images, 4, C], of no use afterwards
+  /// [C], +=; the images' in the tree of Backend::sums_by_image, wherever that is kept. Null when
+  /// not affine.
+  float* grad_weight = nullptr;
+  float* grad_bias = nullptr;
+  Tensor grad_x;         // null: only gamma's and beta's are wanted
   Tensor grad_residual;  // null when there was none, or its gradient is not needed
   bool accumulate_residual = false;
 };
@@ -167,10 +176,9 @@ class NormOperations {
 
   // What stands in for BatchNorm, beside its own operations.
 
-  /// Every channel of the slot gets mean and M2 of all values of its group (Chan's formula).
-  /// Nothing changes where there are no rows.
-  virtual void group_moments(const GroupMoments& arguments) = 0;
-  virtual void group_norm_backward_apply(const GroupNormBackwardApply& arguments) = 0;
+  /// REQUIRES: a group has two values or more (the layer checks and names itself).
+  virtual void group_norm_forward(const GroupNormForward& arguments) = 0;
+  virtual void group_norm_backward(const GroupNormBackward& arguments) = 0;
   /// REQUIRES: the slots count rows.
   virtual void batch_renorm_correction(const BatchRenormCorrection& arguments) = 0;
   virtual void batch_renorm_gradient(const BatchRenormGradient& arguments) = 0;

@@ -8,6 +8,7 @@
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
 #include "backend/required_operands.h"
+#include "core/image_tree.h"
 
 namespace lockstep {
 namespace {
@@ -48,47 +49,97 @@ void group_gradient_rows(const GroupInputGradient& a, std::int64_t begin, std::i
   }
 }
 
-// terms [2, C] = (offset, slope).
-void spread_group_gradients(const GroupNormBackwardApply& a, float* terms) {
-  const std::int64_t channels = a.x.shape.channels();
-  const std::int64_t width = channels / a.groups;
-  for (std::int64_t group = 0; group < a.groups; ++group) {
-    const GroupGradient of = group_gradient(a, a.x.shape.rows(), channels, group);
-    std::fill_n(terms + group * width, width, of.offset);
-    std::fill_n(terms + channels + group * width, width, of.slope);
-  }
+/// An image of a batch; null of a null tensor.
+Tensor image_of(const Tensor& tensor, std::int64_t image) {
+  return tensor ? tensor.sample_range(image, 1) : tensor;
 }
 
 }  // namespace
 
-void CpuNorms::group_moments(const GroupMoments& a) {
+// An image's second pass finds it in a cache.
+void CpuNorms::group_norm_forward(const GroupNormForward& a) {
   check_operands(a);
-  check_groups("group_moments", a.channels, a.groups);
-  if (a.rows == 0) return;
-  for (std::int64_t group = 0; group < a.groups; ++group) join_group(a, group);
+  check_same_shape("group_norm_forward", {&a.x, &a.residual, &a.y});
+  const GroupShape of("group_norm_forward", a.x.shape, a.groups);
+  for (std::int64_t image = 0; image < of.images; ++image) {
+    const Tensor x = a.x.sample_range(image, 1);
+    float* moments = a.work + image * 2 * of.channels;
+    batch_norm_moments(x, moments, 1);
+    for (std::int64_t first = 0; first < of.channels; first += of.width) {
+      join_group(moments + first, of.width, of.channels, of.rows);
+    }
+    const StatSlot slot{of.rows * of.width, moments};
+    batch_norm_forward({.x = x,
+                        .residual = image_of(a.residual, image),
+                        .y = image_of(a.y, image),
+                        .affine = a.affine,
+                        .slots = {&slot, 1},
+                        .eps = a.eps,
+                        .eps_mode = a.eps_mode,
+                        .relu = a.relu,
+                        .saved = {a.saved + image * 3 * of.channels},
+                        .running = {}});
+  }
 }
 
-void CpuNorms::group_norm_backward_apply(const GroupNormBackwardApply& a) {
-  check_operands(a);
-  const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
-  check_same_shape("group_norm_backward_apply", activations);
-  check_fp32("group_norm_backward_apply", activations);
-  const std::int64_t channels = a.x.shape.channels();
-  check_groups("group_norm_backward_apply", channels, a.groups);
-  if (a.x.shape.rows() == 0) return;
-  auto* memory =
-      static_cast<float*>(cpu_.scratch(5 * static_cast<std::size_t>(channels) * sizeof(float)));
-  float* terms = memory + 3 * channels;
-  spread_group_gradients(a, terms);
-  const ChannelScale scale(memory, a.saved.data, a.saved.data + channels, a.affine, channels);
+// `grads` [2, C]: gamma's and beta's, += the image's; null: they are not wanted.
+void CpuNorms::group_norm_backward_image(const GroupNormBackward& a, const GroupShape& of,
+                                         std::int64_t image, float* grads) {
+  float* saved = a.saved + image * 3 * of.channels;
+  float* sums = a.work + image * 2 * of.channels;
+  batch_norm_backward_reduce({.x = image_of(a.x, image),
+                              .grad_y = image_of(a.grad_y, image),
+                              .y = image_of(a.y, image),
+                              .affine = a.affine,
+                              .saved = {saved},
+                              .relu = a.relu,
+                              .sums = sums,
+                              .grad_weight = grads,
+                              .grad_bias = grads == nullptr ? nullptr : grads + of.channels});
+  if (!a.grad_x) return;
+  for (std::int64_t first = 0; first < of.channels; first += of.width) {
+    spread_group_gradient(sums, saved, a.affine.weight, first, of.width, of.channels, of.rows);
+  }
+  const ChannelScale scale(cpu_.scratch(ChannelScale::bytes(of.channels)), saved,
+                           saved + of.channels, a.affine, of.channels);
   const GroupInputGradient work{
-      {a.x, a.grad_y, a.y, scale}, terms, terms + channels, a.grad_x, a.grad_residual,
+      {image_of(a.x, image), image_of(a.grad_y, image), image_of(a.y, image), scale},
+      sums,
+      sums + of.channels,
+      image_of(a.grad_x, image),
+      image_of(a.grad_residual, image),
       a.accumulate_residual};
   const auto kernel =
       choose_mask(a.relu, a.y, group_gradient_rows<Mask::kNone>, group_gradient_rows<Mask::kFromX>,
                   group_gradient_rows<Mask::kFromY>);
-  parallel_for(a.x.shape.rows(), channels, cpu_.threads(),
+  parallel_for(of.rows, of.channels, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) { kernel(work, begin, end); });
+}
+
+void CpuNorms::group_norm_backward(const GroupNormBackward& a) {
+  check_operands(a);
+  const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
+  check_same_shape("group_norm_backward", activations);
+  check_fp32("group_norm_backward", activations);
+  const GroupShape of("group_norm_backward", a.x.shape, a.groups);
+  const std::int64_t size = 2 * of.channels;
+  const auto node = [&](int index) { return a.work + (of.images + index) * size; };
+  const auto join = [&](int index) { add_values(node(index + 1), size, node(index)); };
+  for (std::int64_t image = 0; image < of.images; ++image) {
+    const auto take = [&](int index, bool first) {
+      if (first) std::fill_n(node(index), size, 0.0F);
+      group_norm_backward_image(a, of, image, node(index));
+    };
+    if (a.grad_weight == nullptr) {
+      group_norm_backward_image(a, of, image, nullptr);
+    } else {
+      place_image(image, take, join);
+    }
+  }
+  if (a.grad_weight == nullptr || of.images == 0) return;
+  join_nodes(of.images, join);
+  add_values(node(0), of.channels, a.grad_weight);
+  add_values(node(0) + of.channels, of.channels, a.grad_bias);
 }
 
 }  // namespace lockstep

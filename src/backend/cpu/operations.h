@@ -70,6 +70,8 @@ class CpuConvolutions final : public ConvolutionOperations {
   std::unique_ptr<ConvCache> cache_;
 };
 
+struct GroupShape;
+
 class CpuNorms final : public NormOperations {
  public:
   explicit CpuNorms(CpuContext& cpu) : cpu_(cpu) {}
@@ -79,12 +81,15 @@ class CpuNorms final : public NormOperations {
   void batch_norm_inference(const BatchNormInference& arguments) override;
   void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) override;
   void batch_norm_backward_apply(const BatchNormBackwardApply& arguments) override;
-  void group_moments(const GroupMoments& arguments) override;
-  void group_norm_backward_apply(const GroupNormBackwardApply& arguments) override;
+  void group_norm_forward(const GroupNormForward& arguments) override;
+  void group_norm_backward(const GroupNormBackward& arguments) override;
   void batch_renorm_correction(const BatchRenormCorrection& arguments) override;
   void batch_renorm_gradient(const BatchRenormGradient& arguments) override;
 
  private:
+  void group_norm_backward_image(const GroupNormBackward& a, const GroupShape& of,
+                                 std::int64_t image, float* grads);
+
   CpuContext& cpu_;
 };
 

@@ -1,7 +1,5 @@
 #include "nn/norms/group_norm_layer.h"
 
-#include <algorithm>
-
 #include "lockstep/nn/onnx.h"
 #include "nn/layer_support.h"
 
@@ -9,10 +7,7 @@ namespace lockstep {
 
 GroupNormLayer::GroupNormLayer(std::string name, std::vector<Value*> inputs, Value* output,
                                const Config& config, Parameter* weight, Parameter* bias)
-    : Layer(std::move(name), std::move(inputs), output),
-      config_(config),
-      affine_(weight, bias),
-      memory_(this->output()->shape, BatchSlices(static_cast<int>(this->output()->shape.batch()))) {
+    : Layer(std::move(name), std::move(inputs), output), config_(config), affine_(weight, bias) {
   const Shape& shape = this->output()->shape;
   const std::int64_t values = shape.rows_per_sample() * (channels() / config.groups);
   LOCKSTEP_CHECK(values > 1, this->name(), ": the statistics of ", config.groups,
@@ -21,16 +16,15 @@ GroupNormLayer::GroupNormLayer(std::string name, std::vector<Value*> inputs, Val
 }
 
 LayerTraits GroupNormLayer::traits() const {
+  const auto floats = static_cast<std::size_t>(output()->shape.batch() * 7 * channels());
   return {.reads_input = true,
           .reads_output = masks_by_output(),
-          .saved_bytes = memory_.bytes(),
+          .saved_bytes = floats * sizeof(float),
           .grad_in_place = true,
           .accumulates_from = 1,
           .by_image = true,
           .computes_again = true};
 }
-
-void GroupNormLayer::prepare(Backend& backend, bool) { by_image_ = backend.sums_by_image(); }
 
 // An image's second pass finds it in a cache: it is read once.
 LayerWork GroupNormLayer::backward_work(std::span<const GradTarget> grads) const {
@@ -40,77 +34,48 @@ LayerWork GroupNormLayer::backward_work(std::span<const GradTarget> grads) const
   return work;
 }
 
-NormSlice GroupNormLayer::image(int index) const {
-  NormSlice image;
-  image.x = memory_.slices().of(inputs()[0]->data, index);
-  if (inputs().size() == 2) image.residual = memory_.slices().of(inputs()[1]->data, index);
-  image.y = memory_.slices().of(output()->data, index);
-  image.first = index;
-  memory_.place(index, image);
-  return image;
-}
-
-// --- forward ---
-
 void GroupNormLayer::forward(Backend& backend, const StepContext&) {
-  for (int i = 0; i < images(); ++i) forward_image(backend.norms(), image(i));
+  backend.norms().group_norm_forward(
+      {.x = inputs()[0]->data,
+       .residual = inputs().size() == 2 ? inputs()[1]->data : Tensor{},
+       .y = output()->data,
+       .affine = affine_.values(),
+       .groups = config_.groups,
+       .eps = config_.eps,
+       .eps_mode = config_.eps_mode,
+       .relu = config_.relu,
+       .saved = saved_,
+       .work = work()});
 }
-
-void GroupNormLayer::forward_image(NormOperations& norms, const NormSlice& image) const {
-  const std::int64_t rows = image.x.shape.rows();
-  norms.batch_norm_moments(image.x, image.moments, 1);
-  norms.group_moments(
-      {.slot = image.moments, .rows = rows, .channels = channels(), .groups = config_.groups});
-  const StatSlot slot{rows * (channels() / config_.groups), image.moments};
-  norms.batch_norm_forward({.x = image.x,
-                            .residual = image.residual,
-                            .y = image.y,
-                            .affine = affine_.values(),
-                            .slots = {&slot, 1},
-                            .eps = config_.eps,
-                            .eps_mode = config_.eps_mode,
-                            .relu = config_.relu,
-                            .saved = {image.saved},
-                            .running = {}});
-}
-
-// --- backward ---
 
 void GroupNormLayer::backward(Backend& backend, const StepContext& context,
                               std::span<const GradTarget> grads) {
-  for (int i = 0; i < images(); ++i) backward_image(backend, context, i, grads);
+  for_each_gradient_part(context, images(), [&](const GradientPart& part) {
+    backward_part(backend.norms(), part, grads);
+  });
+  if (grads[0].tensor || grads.size() == 1) return;
+  backward_residual(backend, config_.relu, output()->data, output()->grad, grads[1]);
 }
 
-void GroupNormLayer::backward_image(Backend& backend, const StepContext& context, int index,
-                                    std::span<const GradTarget> grads) const {
-  const NormSlice part = image(index);
-  const Tensor grad_y = memory_.slices().of(output()->grad, index);
-  const Tensor mask = masks_by_output() ? part.y : Tensor{};
-  const bool one_tree = by_image_ && affine_.weight() != nullptr && images() > 1;
-  reduce_slice(backend, context,
-               {.slice = part,
-                .affine = affine_,
-                .grad_y = grad_y,
-                .mask = mask,
-                .relu = config_.relu,
-                .batch = images(),
-                .tree = one_tree ? &memory_ : nullptr});
-  GradTarget residual = grads.size() == 2 ? grads[1] : GradTarget{};
-  residual.tensor = memory_.slices().of(residual.tensor, index);
-  if (!grads[0].tensor) {
-    return backward_residual(backend, config_.relu, part.y, grad_y, residual);
-  }
-  backend.norms().group_norm_backward_apply({.x = part.x,
-                                             .grad_y = grad_y,
-                                             .y = mask,
-                                             .affine = affine_.values(),
-                                             .saved = {part.saved},
-                                             .relu = config_.relu,
-                                             .sums = part.sums,
-                                             .groups = config_.groups,
-                                             .grad_x = memory_.slices().of(grads[0].tensor, index),
-                                             .grad_residual = residual.tensor,
-                                             .accumulate_residual = residual.accumulate});
+void GroupNormLayer::backward_part(NormOperations& norms, const GradientPart& part,
+                                   std::span<const GradTarget> grads) const {
+  const auto of = [&](const Tensor& tensor) {
+    return tensor ? tensor.sample_range(part.first, part.count) : tensor;
+  };
+  const GradTarget residual = grads.size() == 2 && grads[0].tensor ? grads[1] : GradTarget{};
+  norms.group_norm_backward({.x = of(inputs()[0]->data),
+                             .grad_y = of(output()->grad),
+                             .y = masks_by_output() ? of(output()->data) : Tensor{},
+                             .affine = affine_.values(),
+                             .groups = config_.groups,
+                             .relu = config_.relu,
+                             .saved = saved_ + part.first * 3 * channels(),
+                             .work = work() + part.first * 4 * channels(),
+                             .grad_weight = gradient(affine_.weight(), part),
+                             .grad_bias = gradient(affine_.bias(), part),
+                             .grad_x = of(grads[0].tensor),
+                             .grad_residual = of(residual.tensor),
+                             .accumulate_residual = residual.accumulate});
 }
 
 // --- export ---

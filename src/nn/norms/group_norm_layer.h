@@ -1,7 +1,6 @@
 #pragma once
 // GroupNorm, and with it InstanceNorm and a norm of all channels: every image and group of channels
-// by itself. It is BatchNorm of slices of one image each whose channels put their statistics
-// together; evaluation is as training, and nothing is exchanged.
+// by itself. Evaluation is as training, and nothing is exchanged.
 
 #include <string>
 #include <vector>
@@ -27,8 +26,7 @@ class GroupNormLayer : public Layer {
   std::vector<const Parameter*> parameters() const override { return affine_.parameters(); }
   LayerTraits traits() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
-  void set_saved(void* memory) override { memory_.bind(memory); }
-  void prepare(Backend& backend, bool training) override;
+  void set_saved(void* memory) override { saved_ = static_cast<float*>(memory); }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -41,16 +39,15 @@ class GroupNormLayer : public Layer {
   std::int64_t channels() const { return output()->shape.channels(); }
   std::int64_t images() const { return output()->data.shape.batch(); }
   bool masks_by_output() const { return config_.relu && inputs().size() == 2; }
-  NormSlice image(int index) const;
-  void forward_image(NormOperations& norms, const NormSlice& image) const;
-  void backward_image(Backend& backend, const StepContext& context, int index,
-                      std::span<const GradTarget> grads) const;
+  /// Behind what is saved of as many images as were planned.
+  float* work() const { return saved_ + output()->shape.batch() * 3 * channels(); }
+  void backward_part(NormOperations& norms, const GradientPart& part,
+                     std::span<const GradTarget> grads) const;
   std::string normalized_onnx(OnnxGraph& graph) const;
 
   Config config_;
   NormAffine affine_;
-  NormMemory memory_;      // of slices of an image each
-  bool by_image_ = false;  // Backend::sums_by_image
+  float* saved_ = nullptr;
 };
 
 }  // namespace lockstep
