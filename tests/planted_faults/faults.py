@@ -850,7 +850,7 @@ FAULTS = [
           "a draw of every seed*", test="test_data"),
     Fault("augmentation: what is not there gets noise, too", "vary_values",
           replaced("!std::isnan(image.floats[y * row + i])", "(options.noise > 0 || !std::isnan(image.floats[y * row + i]))"),
-          "gain, shift and noise*", test="test_data"),
+          "gain* shift and noise*", test="test_data"),
     Fault("crops of classes: always of the last one", "draw_class_pixel",
           replaced("present[rng.below(static_cast<std::uint32_t>(present.size()))]", "present.back()"), "a class is looked for*", test="test_data"),
     Fault("crops of an image: all are the first one", "fill", replaced("crop_index(ticket.sample, ticket.crop)", "crop_index(ticket.sample, 0)"),
