@@ -22,7 +22,7 @@ ANSWERS = {
     "What does p mean?": ["sign-flip", "within seeds", "2/2^n"],
     "Which norm for one or two images per GPU?": ["images per device", "bn.eval_stats = \"own\"", "lies between images"],
     "Can I start from torchvision's weights?": ["torchvision.models", "model.backbone_weights", "--init"],
-    "How do I predict a folder of images?": ["_overlay.png", "palette PNG"],
+    "How do I predict a folder of images?": ["_overlay.png", "a palette, index = class"],
     "How do I use two machines?": ["mpirun", "The same program", "The same configuration"],
     "It hangs. What now?": ["py-spy", "drop_last"],
     "Is it faster than PyTorch?": ["ms per step", "PyTorch 2", "peak MB"],
