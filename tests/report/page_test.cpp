@@ -333,6 +333,7 @@ TEST_CASE("the answer: the best evaluation, what it costs, and no interval of fe
   CHECK(contains(few,
                  "<h1>Highest: sync, mIoU 31.00; 2 seeds are too few to settle what is best, 6 "
                  "can</h1>"));
+  CHECK_FALSE(contains(few, "are too few to settle which"));
   CHECK(contains(few, "A mark is a seed; so few of them have no interval."));
   CHECK_FALSE(contains(few, "class=\"whisker"));
   CHECK_FALSE(contains(few, ", p = "));

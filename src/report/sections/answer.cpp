@@ -1,24 +1,33 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "report/sections/sections.h"
 
 namespace lockstep {
 namespace {
 
-/// The best row and what it costs; of a curve where which norm is better; else each difference in a
-/// sentence. Those of a curve stand below it.
-void add_comparison(const Comparison& comparison, Page& page) {
+/// Each difference in a sentence. With too few seeds only where no headline says so: their figure
+/// has the numbers.
+std::vector<std::string> differences(const Comparison& comparison, bool headline) {
   std::vector<std::string> sentences;
-  if (comparison.curve) sentences = curve_claims(comparison);
-  const auto told =
-      comparison.curve ? std::vector<const PairedDifference*>() : told_pairs(comparison);
-  for (const PairedDifference* pair : told) {
-    sentences.push_back(verdict(*pair, comparison.adjustment.together).text());
+  for (const PairedDifference* pair : told_pairs(comparison)) {
+    const Verdict found = verdict(*pair, comparison.adjustment.together);
+    if (!headline || found.kind != Verdict::Kind::kTooFewSeeds) sentences.push_back(found.text());
   }
+  return sentences;
+}
+
+/// The best row and what it costs; of a curve where which norm is better; else the differences.
+/// Those of a curve stand below it.
+void add_comparison(const Comparison& comparison, Page& page) {
+  const std::optional<BestRow> best = best_row(comparison);
+  const std::vector<std::string> sentences =
+      comparison.curve ? curve_claims(comparison) : differences(comparison, best.has_value());
   auto next = sentences.begin();
-  if (const std::optional<BestRow> best = best_row(comparison)) {
+  if (best) {
     page.headline(best->claim(comparison));
     page.paragraph(cost_of(comparison.rows[best->row]) + ".");
   } else if (next != sentences.end()) {
