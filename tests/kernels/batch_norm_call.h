@@ -191,6 +191,8 @@ class BatchNormCall {
   }
 
   void perform(Operation operation, Replica& r) {
+    const bool reads_peers = operation == kForward || operation == kApply;
+    if (reads_peers && replicas_.size() > 1) gpu_.wait_for_peers();
     const BatchNormSaved saved{r.saved.data()};
     if (operation == kMoments) {
       gpu_.norms().batch_norm_moments(r.x.tensor(), r.moments.data(), 1);

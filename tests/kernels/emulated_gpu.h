@@ -64,6 +64,8 @@ class EmulatedGpu final : public gpu::GpuOperations {
   operator const gpu::Context&() const { return gpu_; }
   std::vector<unsigned>& counters() { return counters_; }
   void use_dependent_launches() { gpu_.dependent_launches = true; }
+  /// What an exchange gives the stream.
+  void wait_for_peers() { gpu_.behind_no_kernel = true; }
 
   const Device& device() const override { return host_->device(); }
   bool asynchronous() const override { return true; }  // in what is asked of it
