@@ -130,8 +130,8 @@ def check_balanced(config, place):
     (place / "masks/train/0.png").write_bytes((place / "masks/train/1.png").read_bytes())
     check(train("balanced", "balanced", "--resume", "-s", "run.max_iters=6")[0] == written, "resuming measured the weights again")
     mask(place / "masks/train/0.png", 0)
-    lockstep("compare", config, "--modes", "local", "--seeds", 1, "-d", "cpu:2", "-o", place / "one", *overrides([*TRAINING, "loss.class_weight=balanced"]))
-    of_cell = tomllib.loads((place / "one/local-s0/config.toml").read_text())["loss"]["class_weight"]
+    lockstep("compare", config, "--modes", "local", "--seeds", 1, "-d", "cpu:2", "-o", place / "cell", *overrides([*TRAINING, "loss.class_weight=balanced"]))
+    of_cell = tomllib.loads((place / "cell/local-s0/config.toml").read_text())["loss"]["class_weight"]
     check(of_cell == written, f"a comparison's run has {of_cell}")
 
 
