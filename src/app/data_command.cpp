@@ -10,6 +10,7 @@
 #include "compare/table.h"
 #include "core/json.h"
 #include "data/augment.h"
+#include "data/normalize.h"
 #include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
@@ -17,7 +18,6 @@
 #include "run/confusion_matrix.h"
 #include "train/before_training.h"
 #include "train/inference/image_files.h"
-#include "train/settled_data.h"
 
 namespace lockstep {
 namespace {
@@ -235,7 +235,7 @@ std::vector<std::string> preview_data(const Config& config, std::int64_t count,
 }
 
 void show_preview(Config config, const DataArguments& arguments) {
-  settle_data(config);
+  settle_normalization(config.data, config.run.seed);
   const std::filesystem::path& folder = arguments.common.output;
   const auto samples = preview_data(config, arguments.count == 0 ? 12 : arguments.count, folder);
   if (arguments.common.json) {

@@ -21,7 +21,7 @@ const std::vector<float>& default_mean() {
 }
 
 /// What two passes over a channel's values come to, band after band.
-struct Sums {
+struct ChannelSums {
   std::uint64_t sum = 0, squares = 0, count = 0;  // of integers, which are exact
   std::uint32_t least = UINT32_MAX, most = 0;
   PixelMoments moments;  // of floats
@@ -38,7 +38,7 @@ struct Sums {
 };
 
 template <typename Value>
-void add_values(const std::vector<Value>& values, std::vector<Sums>& sums) {
+void add_values(const std::vector<Value>& values, std::vector<ChannelSums>& sums) {
   const std::size_t channels = sums.size();
   for (std::size_t i = 0; i < values.size(); i += channels) {
     for (std::size_t c = 0; c < channels; ++c) {
@@ -49,7 +49,7 @@ void add_values(const std::vector<Value>& values, std::vector<Sums>& sums) {
       sums[c].most = std::max<std::uint32_t>(sums[c].most, values[i + c]);
     }
   }
-  for (Sums& of : sums) of.count += values.size() / channels;
+  for (ChannelSums& of : sums) of.count += values.size() / channels;
 }
 
 template <typename Use>
@@ -61,7 +61,7 @@ void each_there(const std::vector<float>& values, std::size_t channel, std::size
   }
 }
 
-void add_values(const std::vector<float>& values, std::vector<Sums>& sums) {
+void add_values(const std::vector<float>& values, std::vector<ChannelSums>& sums) {
   for (std::size_t c = 0; c < sums.size(); ++c) {
     PixelMoments& moments = sums[c].moments;
     each_there(values, c, sums.size(), [&](double value) {
@@ -74,7 +74,7 @@ void add_values(const std::vector<float>& values, std::vector<Sums>& sums) {
   }
 }
 
-void add_distances(const std::vector<float>& values, std::vector<Sums>& sums) {
+void add_distances(const std::vector<float>& values, std::vector<ChannelSums>& sums) {
   for (std::size_t c = 0; c < sums.size(); ++c) {
     PixelMoments& moments = sums[c].moments;
     each_there(values, c, sums.size(), [&](double value) {
@@ -217,7 +217,7 @@ void PixelMoments::add(const PixelMoments& other) {
 }
 
 std::vector<PixelMoments> moments_of(const ImageBands& bands) {
-  std::vector<Sums> sums;
+  std::vector<ChannelSums> sums;
   bool floats = false;
   bands([&](const Image& band) {
     sums.resize(static_cast<std::size_t>(band.channels));
@@ -225,12 +225,12 @@ std::vector<PixelMoments> moments_of(const ImageBands& bands) {
     with_values(band, [&](const auto& values) { add_values(values, sums); });
   });
   std::vector<PixelMoments> moments;
-  for (Sums& of : sums) {
+  for (ChannelSums& of : sums) {
     if (of.moments.count > 0) of.moments.mean = of.total / of.moments.count;
   }
   // Twice over the values: sums of squares of large values would lose what differs.
   if (floats) bands([&](const Image& band) { add_distances(band.floats, sums); });
-  for (const Sums& of : sums) moments.push_back(floats ? of.moments : of.of_integers());
+  for (const ChannelSums& of : sums) moments.push_back(floats ? of.moments : of.of_integers());
   return moments;
 }
 

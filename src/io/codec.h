@@ -17,6 +17,7 @@ namespace lockstep {
 /// Throws for a size that only a damaged header claims, before memory is asked for.
 void check_image_size(Size size, const std::string& name);
 
+class RandomBytes;
 class RowSource;
 
 using ImageBytes = std::span<const std::uint8_t>;
@@ -43,26 +44,6 @@ ImageInfo npy_info(ImageBytes head, std::uint64_t file_bytes, const std::string&
 void decode_npy(ImageBytes file, const std::string& name, const ImageRule& rule, Image& image);
 void decode_npy_mask(ImageBytes file, const std::string& name, const LabelRule& rule,
                      LabelMap& labels);
-
-/// A file of which parts are read: a TIFF's directories may be anywhere in it.
-class RandomBytes {
- public:
-  explicit RandomBytes(ImageBytes memory) : memory_(memory), size_(memory.size()) {}
-  /// Throws DataError where it cannot be opened.
-  explicit RandomBytes(const std::filesystem::path& path);
-  ~RandomBytes();
-  RandomBytes(const RandomBytes&) = delete;
-  RandomBytes& operator=(const RandomBytes&) = delete;
-
-  std::uint64_t size() const { return size_; }
-  /// Fewer where it ends, or reading fails.
-  std::size_t read(std::uint64_t offset, void* out, std::size_t count) const;
-
- private:
-  ImageBytes memory_;
-  int file_ = -1;  // in place of memory
-  std::uint64_t size_ = 0;
-};
 
 bool is_tiff(ImageBytes file);
 ImageInfo tiff_info(RandomBytes& bytes, const std::string& name, const ImageRule& rule);

@@ -1,9 +1,12 @@
 #include "io/file_bytes.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "core/system_text.h"
 #include "lockstep/core/check.h"
@@ -47,6 +50,35 @@ std::vector<std::byte> FileBytes::read(std::uint64_t offset, std::uint64_t bytes
 
 std::vector<std::byte> FileBytes::head(std::uint64_t bytes) {
   return read(0, std::min(bytes, size_));
+}
+
+RandomBytes::RandomBytes(const std::filesystem::path& path)
+    : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  struct stat about {};
+  if (file_ < 0 || ::fstat(file_, &about) != 0)
+    throw DataError(concat(path.string(), ": cannot be read: ", system_text(errno)));
+  size_ = static_cast<std::uint64_t>(about.st_size);
+}
+
+RandomBytes::~RandomBytes() {
+  if (file_ >= 0) ::close(file_);
+}
+
+std::size_t RandomBytes::read(std::uint64_t offset, void* out, std::size_t count) const {
+  if (offset >= size_) return 0;
+  count = static_cast<std::size_t>(std::min<std::uint64_t>(count, size_ - offset));
+  if (file_ < 0) {
+    std::memcpy(out, memory_.data() + offset, count);
+    return count;
+  }
+  std::size_t done = 0;
+  while (done < count) {
+    const ssize_t got = ::pread(file_, static_cast<char*>(out) + done, count - done,
+                                static_cast<off_t>(offset + done));
+    if (got <= 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
 }
 
 std::uint64_t little_endian(std::span<const std::byte> bytes) {

@@ -41,6 +41,27 @@ class FileBytes {
   std::ifstream stream_;
 };
 
+/// A file, or one in memory, of which parts are read as libtiff asks for them.
+class RandomBytes {
+ public:
+  explicit RandomBytes(std::span<const std::uint8_t> memory)
+      : memory_(memory), size_(memory.size()) {}
+  /// Throws DataError where it cannot be opened.
+  explicit RandomBytes(const std::filesystem::path& path);
+  ~RandomBytes();
+  RandomBytes(const RandomBytes&) = delete;
+  RandomBytes& operator=(const RandomBytes&) = delete;
+
+  std::uint64_t size() const { return size_; }
+  /// Fewer where it ends, or reading fails.
+  std::size_t read(std::uint64_t offset, void* out, std::size_t count) const;
+
+ private:
+  std::span<const std::uint8_t> memory_;
+  int file_ = -1;  // in place of memory
+  std::uint64_t size_ = 0;
+};
+
 /// The number whose bytes these are, the lowest first. REQUIRES: at most 8 bytes.
 std::uint64_t little_endian(std::span<const std::byte> bytes);
 

@@ -12,6 +12,7 @@
 #include "io/atomic_file.h"
 #include "io/codec.h"
 #include "io/exif.h"
+#include "io/file_bytes.h"
 #include "io/raw_pixels.h"
 #include "io/row_source.h"
 #include "io/row_writers.h"

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "io/codec.h"
+#include "io/file_bytes.h"
 #include "io/raw_pixels.h"
 #include "io/row_source.h"
 #include "lockstep/core/check.h"

@@ -2,6 +2,7 @@
 
 #include "fuzz/fuzz.h"
 #include "io/codec.h"
+#include "io/file_bytes.h"
 
 using namespace lockstep;
 

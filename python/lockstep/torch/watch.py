@@ -22,8 +22,8 @@ class Watch:
             train(model)
         print(watch.table)
 
-    A step is a forward pass of `model` in training, unless counts=False: then add to `steps` before each. Batches need two sets of so many images; others are passed by. Nothing
-    that the network computes is changed.
+    A step is a forward pass of `model` in training, unless counts=False: then add to `steps` before each. Batches need two sets
+    of so many images; others are passed by. Nothing that the network computes is changed.
     """
 
     def __init__(self, model: nn.Module, images_per_device: int = 1, every: int = 50, counts: bool = True):

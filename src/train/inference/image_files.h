@@ -36,8 +36,8 @@ struct PredictionFiles {
 bool has_tiff_map(const std::filesystem::path& image, const PredictionKinds& kinds);
 
 /// The files in `folder` for each image: STEM.png, or STEM.tif of a TIFF, STEM_overlay.png and
-/// STEM.npy. Throws ConfigError
-/// when two images would have a file in common, or a file is one of the images itself.
+/// STEM.npy. Throws ConfigError when two images would have a file in common, or a file is one of
+/// the images itself.
 std::vector<PredictionFiles> prediction_files(std::span<const std::filesystem::path> images,
                                               const std::filesystem::path& folder,
                                               const PredictionKinds& kinds);
