@@ -156,8 +156,8 @@ class Trainer {
   std::vector<Bytes> asked_;  // [process] to stop, before the present step
   Best best_;
   Evaluated validation_;
-  std::vector<BatchNormDiagnostics> batch_norms_;    // of the last recorded step
-  std::optional<FailureListener> failure_listener_;  // last: reads the members above, on its thread
+  std::vector<BatchNormDiagnostics> batch_norms_;  // of the last recorded step
+  FailureListener failure_listener_;               // last: reads the members above, on its thread
 };
 
 // Of a peer that has gone this process's own threads need not live to tell: MPI may end it at once,
@@ -171,13 +171,12 @@ Trainer::Trainer(const TrainRequest& request)
       meter_(session_.layout.devices, session_.resume.state(), session_.max_iters,
              request_.config.run.log_every),
       recorder_(session_.describe(), session_.warnings),
-      best_{session_.resume.state().best_score, session_.resume.state().best_iter} {
-  failure_listener_.emplace(session_.world, [this](const std::string& heard) {
-    std::string text = replicas_.sync_group().explain_failure(heard);
-    recorder_.error(text);
-    return text;
-  });
-}
+      best_{session_.resume.state().best_score, session_.resume.state().best_iter},
+      failure_listener_(session_.world, [this](const std::string& heard) {
+        std::string text = replicas_.sync_group().explain_failure(heard);
+        recorder_.error(text);
+        return text;
+      }) {}
 
 TrainSummary Trainer::run() {
   try {
