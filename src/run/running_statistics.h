@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace lockstep {
@@ -15,6 +16,7 @@ struct BatchNormStatistics {
   std::vector<float> mean;  // [C]
   std::vector<float> var;   // [C]
   std::int64_t num_batches_tracked = 0;
+  auto fields() { return std::tie(layer, mean, var, num_batches_tracked); }
   friend bool operator==(const BatchNormStatistics&, const BatchNormStatistics&) = default;
 };
 

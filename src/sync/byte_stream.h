@@ -4,7 +4,7 @@
 
 #include <cstring>
 #include <span>
-#include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -12,6 +12,12 @@
 #include "lockstep/sync/world.h"
 
 namespace lockstep {
+
+/// A struct whose member fields() ties what of it other processes hear.
+template <typename T>
+concept HasFields = requires(T& value) {
+  value.fields();
+};
 
 class ByteWriter {
  public:
@@ -30,9 +36,21 @@ class ByteWriter {
   void add_all(const std::vector<T>& values) {
     add_all(std::span<const T>(values));
   }
-  void add_text(const std::string& text) {
-    add(text.size());
-    add_all(std::span<const char>(text));
+  /// Of anything: a struct's fields, a text's or a vector's elements behind their number.
+  template <typename T>
+  void put(T& value) {
+    if constexpr (HasFields<T>) {
+      std::apply([this](auto&... field) { (put(field), ...); }, value.fields());
+    } else if constexpr (std::is_trivially_copyable_v<T>) {
+      add(value);
+    } else {
+      add(value.size());
+      if constexpr (std::is_trivially_copyable_v<typename T::value_type>) {
+        add_all(std::span<const typename T::value_type>(value));
+      } else {
+        for (auto& element : value) put(element);
+      }
+    }
   }
   const Bytes& bytes() const { return bytes_; }
   /// The memory stays.
@@ -71,10 +89,21 @@ class ByteReader {
   }
   /// Bytes that nobody has asked for yet.
   std::size_t left() const { return left_.size(); }
-  std::string get_text() {
-    std::string text(get<std::size_t>(), ' ');
-    get_all(std::span<char>(text));
-    return text;
+  /// What ByteWriter::put has written of a value.
+  template <typename T>
+  void read(T& value) {
+    if constexpr (HasFields<T>) {
+      std::apply([this](auto&... field) { (read(field), ...); }, value.fields());
+    } else if constexpr (std::is_trivially_copyable_v<T>) {
+      value = get<T>();
+    } else {
+      value.resize(get<std::size_t>());
+      if constexpr (std::is_trivially_copyable_v<typename T::value_type>) {
+        get_all(std::span<typename T::value_type>(value));
+      } else {
+        for (auto& element : value) read(element);
+      }
+    }
   }
 
  private:
@@ -105,5 +134,26 @@ class PeerExchange {
   ByteWriter own_;
   std::vector<Bytes> all_;  // [process]
 };
+
+/// by_rank: an element per rank, of which those of this process's ranks are there. Fills in the
+/// others'. As PeerExchange.
+template <typename Group, typename Value>
+void share_by_rank(Group& group, std::vector<Value>& by_rank) {
+  const RankLayout& layout = group.rank_layout();
+  const auto ranks_of = [&](int process) {
+    const auto of = static_cast<std::size_t>(process);
+    const auto first = static_cast<std::size_t>(layout.first[of]);
+    return std::span(by_rank).subspan(first,
+                                      static_cast<std::size_t>(layout.first[of + 1]) - first);
+  };
+  PeerExchange()(
+      group,
+      [&](ByteWriter& writer) {
+        for (Value& own : ranks_of(layout.process)) writer.put(own);
+      },
+      [&](int process, ByteReader& reader) {
+        for (Value& theirs : ranks_of(process)) reader.read(theirs);
+      });
+}
 
 }  // namespace lockstep

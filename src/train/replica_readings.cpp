@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
 
 #include "backend/moments.h"
 #include "lockstep/core/check.h"
@@ -17,24 +21,15 @@
 namespace lockstep {
 namespace {
 
-/// write(rank, writer) for each rank of this process, read(rank, reader) for those of the others,
-/// in their order; nothing for one process. All processes call it.
-template <typename Write, typename Read>
-void share_ranks(DataParallel& replicas, const Write& write, const Read& read) {
-  const RankLayout& layout = replicas.rank_layout();
-  const auto for_ranks_of = [&layout](int process, const auto& work) {
-    for (int rank = 0; rank < layout.ranks(); ++rank) {
-      if (layout.process_of(rank) == process) work(rank);
-    }
-  };
-  PeerExchange()(
-      replicas,
-      [&](ByteWriter& writer) {
-        for_ranks_of(layout.process, [&](int rank) { write(rank, writer); });
-      },
-      [&](int process, ByteReader& reader) {
-        for_ranks_of(process, [&](int rank) { read(rank, reader); });
-      });
+/// [rank] what `read` returns of each replica, those of other processes included.
+template <typename Read>
+auto read_all(DataParallel& replicas, const Read& read) {
+  std::vector<std::invoke_result_t<const Read&, Replica&>> by_rank(
+      static_cast<std::size_t>(replicas.size()));
+  replicas.for_each_replica(
+      [&](Replica& replica) { by_rank[static_cast<std::size_t>(replica.rank())] = read(replica); });
+  share_by_rank(replicas, by_rank);
+  return by_rank;
 }
 
 // --- running statistics ---
@@ -94,16 +89,19 @@ struct LayerMoments {
   }
 };
 
-/// What one call of a layer saw of a batch on one rank, on the host.
-struct CallMoments {
+/// What one call of a layer saw of a slice of a batch on one rank, on the host.
+struct SliceMoments {
   std::int64_t count = 0, parts = 1;
-  std::vector<float> values;  // [parts, 2, C]; empty where the count is 0
+  std::vector<float> values = {};  // [parts, 2, C]; empty where the count is 0
+
+  auto fields() { return std::tie(count, parts, values); }
+  StatSlot slot() const { return {count, values.data(), parts}; }
 };
 /// [call][slice]; a call in evaluation mode has no slices.
-using BatchMoments = std::vector<std::vector<CallMoments>>;
+using BatchMoments = std::vector<std::vector<SliceMoments>>;
 
-CallMoments read_slot(Backend& backend, const StatSlot& slot, std::int64_t channels) {
-  CallMoments read{slot.count, slot.parts, {}};
+SliceMoments read_slot(Backend& backend, const StatSlot& slot, std::int64_t channels) {
+  SliceMoments read{slot.count, slot.parts};
   if (slot.count == 0) return read;
   read.values.resize(static_cast<std::size_t>(slot.parts * 2 * channels));
   backend.download(read.values.data(),
@@ -116,7 +114,7 @@ BatchMoments read_batch(Replica& replica) {
   BatchMoments calls;
   for (const BatchNormLayer* layer : batch_norms_of(replica.network())) {
     calls.emplace_back();
-    if (layer->config().norm.is_frozen() || layer->state() == nullptr) continue;
+    if (layer->config().norm.is_frozen()) continue;
     for (const StatSlot& slot : layer->local_moments()) {
       calls.back().push_back(read_slot(replica.backend(), slot, layer->output()->shape.channels()));
     }
@@ -133,68 +131,13 @@ void take_moments(const LayerMoments& moments, BatchNormStatistics& layer) {
   }
 }
 
-/// Ranks of other processes have the layers of this one's.
-void share_statistics(DataParallel& replicas, std::vector<ReplicaStatistics>& statistics) {
-  const ReplicaStatistics& own =
-      statistics[static_cast<std::size_t>(replicas.rank_layout().first_rank())];
-  share_ranks(
-      replicas,
-      [&](int rank, ByteWriter& writer) {
-        for (const BatchNormStatistics& layer : statistics[static_cast<std::size_t>(rank)]) {
-          writer.add_all(layer.mean);
-          writer.add_all(layer.var);
-          writer.add(layer.num_batches_tracked);
-        }
-      },
-      [&](int rank, ByteReader& reader) {
-        ReplicaStatistics theirs = own;
-        for (BatchNormStatistics& layer : theirs) {
-          reader.get_all(layer.mean);
-          reader.get_all(layer.var);
-          layer.num_batches_tracked = reader.get<std::int64_t>();
-        }
-        statistics[static_cast<std::size_t>(rank)] = std::move(theirs);
-      });
-}
-
-void share_moments(DataParallel& replicas, std::vector<BatchMoments>& by_rank) {
-  share_ranks(
-      replicas,
-      [&](int rank, ByteWriter& writer) {
-        for (const auto& call : by_rank[static_cast<std::size_t>(rank)]) {
-          writer.add(call.size());
-          for (const CallMoments& slice : call) {
-            writer.add(slice.count);
-            writer.add(slice.parts);
-            writer.add(slice.values.size());
-            writer.add_all(slice.values);
-          }
-        }
-      },
-      [&](int rank, ByteReader& reader) {
-        BatchMoments& calls = by_rank[static_cast<std::size_t>(rank)];
-        calls.resize(by_rank[static_cast<std::size_t>(replicas.rank_layout().first_rank())].size());
-        for (auto& call : calls) {
-          call.resize(reader.get<std::size_t>());
-          for (CallMoments& slice : call) {
-            slice.count = reader.get<std::int64_t>();
-            slice.parts = reader.get<std::int64_t>();
-            slice.values.resize(reader.get<std::size_t>());
-            reader.get_all(slice.values);
-          }
-        }
-      });
-}
-
 /// What all ranks saw in a call, merged as a step merges it: the same bits however many they are,
 /// where slots have a part for each image.
 void add_call(const std::vector<BatchMoments>& by_rank, std::size_t call, std::int64_t channels,
               LayerMoments& moments) {
   std::vector<StatSlot> slots;
   for (const BatchMoments& rank : by_rank) {
-    for (const CallMoments& slice : rank[call]) {
-      slots.push_back({slice.count, slice.values.data(), slice.parts});
-    }
+    for (const SliceMoments& slice : rank[call]) slots.push_back(slice.slot());
   }
   std::vector<float> merged(static_cast<std::size_t>(2 * channels));
   const std::int64_t count = merge_moments(slots, channels, merged.data());
@@ -204,56 +147,24 @@ void add_call(const std::vector<BatchMoments>& by_rank, std::size_t call, std::i
 
 // --- what BatchNorm saw ---
 
-// What this replica's part of the call saw.
-std::vector<PartMoments> read_parts(const Replica& replica, const BatchNormLayer& layer) {
-  const std::int64_t channels = layer.output()->shape.channels();
-  std::vector<PartMoments> parts;
-  for (const StatSlot& local : layer.local_moments()) {
-    parts.push_back({.count = local.count, .mean = {}, .m2 = {}});
-    if (local.count == 0) continue;
-    const std::vector<float> slot = read_moments(replica.backend(), local, channels);
-    parts.back().mean.assign(slot.begin(), slot.begin() + channels);
-    parts.back().m2.assign(slot.begin() + channels, slot.end());
-  }
-  return parts;
+PartMoments part_of(const SliceMoments& slice, std::int64_t channels) {
+  if (slice.count == 0) return {};
+  std::vector<float> merged(static_cast<std::size_t>(2 * channels));
+  const StatSlot slot = slice.slot();
+  merge_moments({&slot, 1}, channels, merged.data());
+  const auto m2 = merged.begin() + channels;
+  return {slice.count, {merged.begin(), m2}, {m2, merged.end()}};
 }
 
-std::vector<const BatchNormLayer*> layers_in_training(const Replica& replica) {
-  std::vector<const BatchNormLayer*> layers;
-  for (const BatchNormLayer* layer : batch_norms_of(replica.network())) {
-    if (!layer->config().norm.is_frozen()) layers.push_back(layer);
+BatchNormCall call_of(const BatchNormLayer& layer, std::size_t call,
+                      const std::vector<BatchMoments>& by_rank) {
+  BatchNormCall read{layer.name(), static_cast<double>(layer.config().norm.options.eps), {}};
+  for (const BatchMoments& rank : by_rank) {
+    std::vector<PartMoments>& parts = read.parts.emplace_back();
+    for (const SliceMoments& slice : rank[call])
+      parts.push_back(part_of(slice, layer.output()->shape.channels()));
   }
-  return layers;
-}
-
-void share_parts(DataParallel& replicas, BatchNormReading& reading) {
-  share_ranks(
-      replicas,
-      [&](int rank, ByteWriter& writer) {
-        for (const BatchNormCall& call : reading.calls) {
-          const std::vector<PartMoments>& parts = call.parts[static_cast<std::size_t>(rank)];
-          writer.add(parts.size());
-          for (const PartMoments& part : parts) {
-            writer.add(part.count);
-            writer.add(part.mean.size());
-            writer.add_all(part.mean);
-            writer.add_all(part.m2);
-          }
-        }
-      },
-      [&](int rank, ByteReader& reader) {
-        for (BatchNormCall& call : reading.calls) {
-          std::vector<PartMoments>& parts = call.parts[static_cast<std::size_t>(rank)];
-          parts.resize(reader.get<std::size_t>());
-          for (PartMoments& part : parts) {
-            part.count = reader.get<std::int64_t>();
-            part.mean.resize(reader.get<std::size_t>());
-            part.m2.resize(part.mean.size());
-            reader.get_all(part.mean);
-            reader.get_all(part.m2);
-          }
-        }
-      });
+  return read;
 }
 
 // --- digests ---
@@ -281,26 +192,26 @@ std::optional<float> smallest_running_var(const Replica& replica, const ReplicaS
   return smallest;
 }
 
-void add_digest(const Replica& replica, RankReport& report) {
+struct Digests {
+  std::string weights, statistics;
+  std::optional<float> smallest_running_var;
+
+  auto fields() { return std::tie(weights, statistics, smallest_running_var); }
+};
+
+Digests digests_of(const Replica& replica) {
   const ReplicaState state = training_replica(replica).read_state();
   Hash weights, statistics;
   weights.add(state.values);
   statistics.add(state.statistics);
   statistics.add(state.tracked);
-  report.weights_hash = weights.text();
-  report.statistics_hash = statistics.text();
-  report.smallest_running_var = smallest_running_var(replica, state);
+  return {weights.text(), statistics.text(), smallest_running_var(replica, state)};
 }
 
 }  // namespace
 
 std::vector<ReplicaStatistics> read_running_statistics(DataParallel& replicas) {
-  std::vector<ReplicaStatistics> statistics(static_cast<std::size_t>(replicas.size()));
-  replicas.for_each_replica([&](Replica& replica) {
-    statistics[static_cast<std::size_t>(replica.rank())] = read_replica(replica);
-  });
-  share_statistics(replicas, statistics);
-  return statistics;
+  return read_all(replicas, read_replica);
 }
 
 void write_running_statistics(DataParallel& replicas,
@@ -316,15 +227,11 @@ ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader
                                      std::int64_t batches) {
   const Replica& own = replicas.replica(replicas.rank_layout().first_rank());
   const std::span<BatchNormLayer* const> calls = batch_norms_of(own.network());
-  std::vector<BatchMoments> by_rank(static_cast<std::size_t>(replicas.size()));
   std::map<std::string, LayerMoments> merged;  // of a layer, however often it is called
   LongWork work("precise statistics", "batches", batches);
   for (std::int64_t i = 0; i < batches; ++i) {
     replicas.forward(loader.next());
-    replicas.for_each_replica([&](Replica& replica) {
-      by_rank[static_cast<std::size_t>(replica.rank())] = read_batch(replica);
-    });
-    share_moments(replicas, by_rank);
+    const std::vector<BatchMoments> by_rank = read_all(replicas, read_batch);
     for (std::size_t call = 0; call < calls.size(); ++call) {
       const BatchNormState* state = calls[call]->state();
       if (state != nullptr) add_call(by_rank, call, state->channels, merged[state->name]);
@@ -348,43 +255,24 @@ ReplicaStatistics precise_statistics(DataParallel& replicas, const Config& confi
 }
 
 BatchNormReading read_batch_norms(DataParallel& replicas) {
+  const Replica& own = replicas.replica(replicas.rank_layout().first_rank());
+  const std::vector<BatchMoments> by_rank = read_all(replicas, read_batch);
   BatchNormReading reading;
-  const std::vector<std::vector<PartMoments>> parts(static_cast<std::size_t>(replicas.size()));
-  for (const BatchNormLayer* layer :
-       layers_in_training(replicas.replica(replicas.rank_layout().first_rank()))) {
-    const auto eps = static_cast<double>(layer->config().norm.options.eps);
-    reading.calls.push_back({layer->name(), eps, parts});
+  for (std::size_t call = 0; const BatchNormLayer* layer : batch_norms_of(own.network())) {
+    if (!layer->config().norm.is_frozen()) reading.calls.push_back(call_of(*layer, call, by_rank));
+    ++call;
   }
-  replicas.for_each_replica([&](const Replica& replica) {
-    for (std::size_t call = 0; const BatchNormLayer* layer : layers_in_training(replica)) {
-      const auto rank = static_cast<std::size_t>(replica.rank());
-      reading.calls[call++].parts[rank] = read_parts(replica, *layer);
-    }
-  });
-  share_parts(replicas, reading);
   reading.running = read_running_statistics(replicas);
   return reading;
 }
 
 void add_digests(DataParallel& replicas, std::span<RankReport> reports) {
-  replicas.for_each_replica([&](const Replica& replica) {
-    add_digest(replica, reports[static_cast<std::size_t>(replica.rank())]);
-  });
-  share_ranks(
-      replicas,
-      [&](int rank, ByteWriter& writer) {
-        const RankReport& report = reports[static_cast<std::size_t>(rank)];
-        writer.add_text(report.weights_hash);
-        writer.add_text(report.statistics_hash);
-        writer.add(report.smallest_running_var.value_or(-1.0F));
-      },
-      [&](int rank, ByteReader& reader) {
-        RankReport& report = reports[static_cast<std::size_t>(rank)];
-        report.weights_hash = reader.get_text();
-        report.statistics_hash = reader.get_text();
-        const auto smallest = reader.get<float>();
-        if (smallest >= 0) report.smallest_running_var = smallest;
-      });
+  const std::vector<Digests> digests = read_all(replicas, digests_of);
+  for (std::size_t rank = 0; rank < digests.size(); ++rank) {
+    reports[rank].weights_hash = digests[rank].weights;
+    reports[rank].statistics_hash = digests[rank].statistics;
+    reports[rank].smallest_running_var = digests[rank].smallest_running_var;
+  }
 }
 
 }  // namespace lockstep
