@@ -20,6 +20,7 @@
 #include "app/logs_plot.h"
 #include "compare/table.h"
 #include "core/json.h"
+#include "core/utf8.h"
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "report/sections/curve_figure.h"
@@ -350,14 +351,6 @@ void plot(const LogsArguments& arguments) {
   for (std::size_t i = 0; i < curves.size(); ++i)
     json["runs"].push_back({{"run", runs[i].first.string()}, {"points", curves[i].points}});
   fmt::print("{}\n", json_text(json, 2));
-}
-
-/// A name that a spreadsheet reads as one cell.
-std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + "\"";
 }
 
 void export_csv(const std::vector<fs::path>& runs, const fs::path& file) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compare/table.h"
+#include "core/utf8.h"
 #include "io/atomic_file.h"
 #include "io/image_io.h"
 #include "lockstep/io/image.h"
@@ -29,23 +30,16 @@ std::vector<double> sorted_scores(const EvalReport& report) {
 }
 
 /// RFC 4180: in quotes where it has to be.
-std::string csv_word(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string word = "\"";
-  for (const char c : text) word += c == '"' ? "\"\"" : std::string(1, c);
-  return word + "\"";
-}
-
 std::string csv_number(const std::optional<double>& value) {
   return value ? fmt::format("{:.6g}", *value) : "";
 }
 
 std::string to_csv(const EvalReport& report) {
   std::string text = "image,mIoU,aAcc";
-  for (const std::string& name : report.classes) text += "," + csv_word(name);
+  for (const std::string& name : report.classes) text += "," + csv_cell(name);
   for (const ImageScores& image : report.images) {
     const ConfusionMetrics& metrics = image.metrics;
-    text += fmt::format("\n{},{},{}", csv_word(image.name), csv_number(metrics.m_iou),
+    text += fmt::format("\n{},{},{}", csv_cell(image.name), csv_number(metrics.m_iou),
                         csv_number(metrics.a_acc));
     for (const auto& iou : metrics.iou) text += "," + csv_number(iou);
   }

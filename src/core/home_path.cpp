@@ -28,4 +28,13 @@ std::filesystem::path expand_home(const std::filesystem::path& path) {
   return home.empty() ? path : std::filesystem::path(home + text.substr(end));
 }
 
+std::filesystem::path cache_path(const char* variable, const std::filesystem::path& own) {
+  if (const char* chosen = std::getenv(variable)) return chosen;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return cache / own;
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home != '\0') return home / (".cache" / own);
+  return {};
+}
+
 }  // namespace lockstep

@@ -15,4 +15,7 @@ bool is_utf8(std::string_view text);
 /// for bytes that are no text.
 std::string plain_text(std::string bytes);
 
+/// The text as a cell of a CSV file (RFC 4180): in quotes where it has to be.
+std::string csv_cell(const std::string& text);
+
 }  // namespace lockstep

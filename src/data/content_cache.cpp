@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
 
+#include "core/home_path.h"
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 
@@ -29,16 +29,6 @@ constexpr std::size_t kFewFiles = 1000;
 constexpr std::uint64_t kFewBytes = std::uint64_t{64} << 20U;
 // A file that was changed a moment ago may be changed again within the clock's tick.
 constexpr std::int64_t kMoment = 2;
-
-fs::path cache_folder() {
-  if (const char* chosen = std::getenv("LOCKSTEP_DATA_CACHE")) return chosen;
-  const fs::path folder = fs::path("lockstep") / "data";
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache != '\0') return cache / folder;
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home != '\0') return home / (".cache" / folder);
-  return {};
-}
 
 /// What tells a file from another, and from what it was before.
 std::uint64_t key_of(const std::string& path, const struct stat& about) {
@@ -90,7 +80,7 @@ std::vector<Known> read_known(const fs::path& path) {
 }  // namespace
 
 ContentCache::ContentCache(const fs::path& root, std::time_t now) : now_(now) {
-  const fs::path folder = cache_folder();
+  const fs::path folder = cache_path("LOCKSTEP_DATA_CACHE", fs::path("lockstep") / "data");
   if (folder.empty()) return;
   const std::string name = root.string();
   std::array<char, 17> digits{};

@@ -121,12 +121,6 @@ std::string list_of(const std::vector<int>& numbers) {
   return text + "]";
 }
 
-std::vector<int> first_channels(int count) {
-  std::vector<int> channels(static_cast<std::size_t>(count));
-  std::iota(channels.begin(), channels.end(), 0);
-  return channels;
-}
-
 template <typename Value>
 void append_values(std::vector<Value>& values, std::size_t channels,
                    const std::vector<Value>& others, std::size_t more) {
@@ -287,6 +281,12 @@ void put_labels(const RawPixels& raw, const std::string& name, const LabelRule& 
   labels.pixels.resize(raw.bytes.size() / bytes_of(raw.type));
   with_type(raw.type,
             [&](auto value) { put_labels_of<decltype(value)>(raw, name, rule.objects, labels); });
+}
+
+std::vector<int> first_channels(int count) {
+  std::vector<int> channels(static_cast<std::size_t>(count));
+  std::iota(channels.begin(), channels.end(), 0);
+  return channels;
 }
 
 std::vector<int> chosen_channels(const FileChannels& file, const ImageRule& rule,

@@ -44,6 +44,9 @@ bool is_missing(const Image& image, std::size_t pixel);
 void put_labels(const RawPixels& raw, const std::string& name, const LabelRule& rule,
                 LabelMap& labels);
 
+/// 0, 1, ... of `count` channels.
+std::vector<int> first_channels(int count);
+
 /// What a file has to choose from.
 struct FileChannels {
   int count = 0;

@@ -1,7 +1,6 @@
 #include "io/row_source.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "io/codec.h"
@@ -11,12 +10,6 @@
 namespace lockstep {
 namespace {
 
-std::vector<int> all_channels(int count) {
-  std::vector<int> channels(static_cast<std::size_t>(count));
-  std::iota(channels.begin(), channels.end(), 0);
-  return channels;
-}
-
 std::ptrdiff_t values_in_rows(const Image& image, int rows) {
   return static_cast<std::ptrdiff_t>(rows) * image.width * image.channels;
 }
@@ -24,7 +17,7 @@ std::ptrdiff_t values_in_rows(const Image& image, int rows) {
 class RowsInMemory : public RowSource {
  public:
   explicit RowsInMemory(const Image& image)
-      : RowSource({image.height, image.width}, all_channels(image.channels), std::nullopt),
+      : RowSource({image.height, image.width}, first_channels(image.channels), std::nullopt),
         image_(image) {}
 
  private:

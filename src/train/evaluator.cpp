@@ -25,6 +25,15 @@ EvalNormalizer normalizer_of(EvalStats stats) {
   return stats == EvalStats::kBatch ? EvalNormalizer::kBatch : EvalNormalizer::kRunning;
 }
 
+/// Four images, spread over the split.
+std::vector<std::int64_t> example_indices(std::int64_t images) {
+  constexpr std::int64_t kExamples = 4;
+  const std::int64_t count = std::min(kExamples, images);
+  std::vector<std::int64_t> indices;
+  for (std::int64_t i = 0; i < count; ++i) indices.push_back(i * images / count);
+  return indices;
+}
+
 }  // namespace
 
 Image side_by_side(const std::vector<Image>& images) {
@@ -59,7 +68,8 @@ struct Evaluator::Impl {
   ReplicaStatistics statistics(EvalStats stats, const std::vector<ReplicaStatistics>& training);
   std::int64_t images_together() const;
   int divisor() const { return static_cast<int>(config.architecture().size_divisor); }
-  void predict_examples(const EvaluationOptions& options);
+  std::vector<ValidationExample> predict(const std::vector<std::int64_t>& indices,
+                                         const EvaluationOptions& options);
   void with_statistics(EvalStats stats, const std::function<void(const EvaluationOptions&)>& work);
   void check_has_images(EvalStats stats) const;
   ImageScores scores_of(std::int64_t index, const Batch& batch,
@@ -115,18 +125,18 @@ ValidationExample Evaluator::Impl::example_of(std::int64_t index, const Batch& b
           {height, width, {classes.begin(), classes.end()}}};
 }
 
-void Evaluator::Impl::predict_examples(const EvaluationOptions& options) {
-  constexpr std::int64_t kExamples = 4;
-  const std::int64_t count = std::min(kExamples, loader.size());
+std::vector<ValidationExample> Evaluator::Impl::predict(const std::vector<std::int64_t>& indices,
+                                                        const EvaluationOptions& options) {
+  std::vector<ValidationExample> predicted;
   replicas.for_each_replica([&](Replica& replica) {
     if (replica.rank() != 0) return;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t index = i * loader.size() / count;
+    for (const std::int64_t index : indices) {
       const Batch batch = loader.load(index, 1, divisor());
-      examples.push_back(
+      predicted.push_back(
           example_of(index, batch, training_replica(replica).validation().predict(batch, options)));
     }
   });
+  return predicted;
 }
 
 std::optional<std::string> window_warning(const Config& config, EvalStats stats,
@@ -205,14 +215,7 @@ std::vector<ValidationExample> Evaluator::predict(EvalStats stats,
   impl_->check_has_images(stats);
   std::vector<ValidationExample> predicted;
   impl_->with_statistics(stats, [&](const EvaluationOptions& options) {
-    impl_->replicas.for_each_replica([&](Replica& replica) {
-      for (const std::int64_t index : indices) {
-        if (replica.rank() != 0) return;
-        const Batch batch = impl_->loader.load(index, 1, impl_->divisor());
-        predicted.push_back(impl_->example_of(
-            index, batch, training_replica(replica).validation().predict(batch, options)));
-      }
-    });
+    predicted = impl_->predict(indices, options);
   });
   return predicted;
 }
@@ -221,31 +224,28 @@ const std::vector<ValidationExample>& Evaluator::examples() const { return impl_
 
 Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   const auto start = std::chrono::steady_clock::now();
-  DataParallel& replicas = impl_->replicas;
-  const std::vector<ReplicaStatistics> training = read_running_statistics(replicas);
-  const std::vector<ReplicaStatistics> used(training.size(), impl_->statistics(stats, training));
-  write_running_statistics(replicas, used);
-  const int divisor = impl_->divisor();
-  const EvaluationOptions options{normalizer_of(stats), impl_->config.windows(stats)};
-  const bool by_batch = options.by == EvalNormalizer::kBatch;
+  const bool by_batch = stats == EvalStats::kBatch;
   const std::int64_t images = impl_->loader.size();
   const EvalBatches batches = by_batch ? EvalBatches::shuffled(images, impl_->images_together())
                                        : EvalBatches::in_order(images, impl_->images_per_batch);
-  auto work = std::make_shared<LongWork>("evaluating", "images", images);
-  // A replica that does not return after a failure may outlive this object.
-  const DataParallel::EvalResult result = replicas.evaluate(
-      batches.count(),
-      [impl = impl_, shown = std::weak_ptr(work), batches, divisor](std::int64_t batch) {
-        Batch loaded = impl->loader.load(batches.images_of(batch), divisor);
-        if (const auto progress = shown.lock()) progress->advance(loaded.count());
-        return loaded;
-      },
-      options);
-  work.reset();
-  impl_->examples.clear();
-  if (with_examples && impl_->loader.task() == Task::kSegmentation)
-    impl_->predict_examples(options);
-  write_running_statistics(replicas, training);
+  const bool segments = impl_->loader.task() == Task::kSegmentation;
+  const std::vector<std::int64_t> shown =
+      with_examples && segments ? example_indices(images) : std::vector<std::int64_t>{};
+  DataParallel::EvalResult result;
+  impl_->with_statistics(stats, [&](const EvaluationOptions& options) {
+    auto work = std::make_shared<LongWork>("evaluating", "images", images);
+    // A replica that does not return after a failure may outlive this object.
+    result = impl_->replicas.evaluate(
+        batches.count(),
+        [impl = impl_, progress = std::weak_ptr(work), batches](std::int64_t batch) {
+          Batch loaded = impl->loader.load(batches.images_of(batch), impl->divisor());
+          if (const auto told = progress.lock()) told->advance(loaded.count());
+          return loaded;
+        },
+        options);
+    work.reset();
+    impl_->examples = impl_->predict(shown, options);
+  });
 
   Evaluation evaluation;
   evaluation.eval_stats = stats;
@@ -254,7 +254,7 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   if (evaluation.metrics.a_acc) evaluation.loss = result.loss;
   evaluation.images = images;
   if (by_batch) evaluation.together = impl_->images_together();
-  if (options.windows.any()) evaluation.mismatch = result.mismatch;
+  if (impl_->config.windows(stats).any()) evaluation.mismatch = result.mismatch;
   if (evaluation.task == Task::kClassification) {
     const std::int64_t labelled =
         std::accumulate(result.confusion.begin(), result.confusion.end(), std::int64_t{0});

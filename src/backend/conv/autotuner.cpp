@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "core/home_path.h"
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
@@ -142,13 +143,7 @@ Autotuner& Autotuner::of(const fs::path& file) {
 }
 
 fs::path Autotuner::default_file() {
-  if (const char* chosen = std::getenv("LOCKSTEP_AUTOTUNE")) return chosen;
-  const fs::path file = fs::path("lockstep") / "autotune.json";
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache != '\0') return cache / file;
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home != '\0') return home / (".cache" / file);
-  return {};
+  return cache_path("LOCKSTEP_AUTOTUNE", fs::path("lockstep") / "autotune.json");
 }
 
 std::string Autotuner::why_no_file() {

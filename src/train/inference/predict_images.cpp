@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/seconds_since.h"
+#include "core/utf8.h"
 #include "data/normalize.h"
 #include "data/resize.h"
 #include "io/atomic_file.h"
@@ -255,14 +256,6 @@ void count_images(PredictReport& report) {
   }
 }
 
-/// RFC 4180: in quotes where it has to be.
-std::string quoted(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string result = "\"";
-  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
-  return result + "\"";
-}
-
 std::string rows_of(const PredictReport& report) {
   std::ostringstream stream;
   stream << "image,rank,class,name,probability\n";
@@ -270,8 +263,8 @@ std::string rows_of(const PredictReport& report) {
   for (const PredictedImage& image : report.images) {
     for (std::size_t i = 0; i < image.top.size(); ++i) {
       const ClassScore& score = image.top[i];
-      stream << quoted(image.image.string()) << ',' << i + 1 << ',' << score.label << ','
-             << quoted(report.classes[score.label]) << ',' << score.probability << '\n';
+      stream << csv_cell(image.image.string()) << ',' << i + 1 << ',' << score.label << ','
+             << csv_cell(report.classes[score.label]) << ',' << score.probability << '\n';
     }
   }
   return stream.str();
