@@ -3,7 +3,7 @@
 
     style_test.py ROOT [LOCKSTEP]    the project's folder; the program, whose help names subcommands and options
 
-Prints every violation, and exits with 1 if there is any. docs/notes is the laboratory's: there only links are looked at.
+Prints every violation, and exits with 1 if there is any. docs/notes is the laboratory's: there only links and keys are looked at.
 """
 import re
 import subprocess
@@ -26,6 +26,8 @@ AVOIDED = {
     r"\blifeline\b": "failure detector",
 }
 DEFINES_WORDS = {"docs/look_up/glossary.md", "docs/understand/guarantees.md"}
+# `bn.eps = ...` in a sentence, -s bn.eps=... in a command.
+SETTING = re.compile(r"`((?:[a-z]+\.)+[a-z_0-9]+) = |-s '?((?:[a-z]+\.)+[a-z_0-9]+)=")
 
 
 def blocks(text):
@@ -105,6 +107,30 @@ def first_lines(text):
         yield "has no command in its first lines"
 
 
+def configuration_keys(root):
+    section, keys = "", set()
+    for title, key in re.findall(r"^## \[(.*)\]$|^\| `(\w+)` \|", (root / "docs/look_up/configuration.md").read_text(), re.MULTILINE):
+        section = title or section
+        keys.add(f"{section}.{key}")
+    return keys
+
+
+def unknown_keys(text, keys):
+    sections = {key.split(".")[0] for key in keys}
+    for in_sentence, in_command in SETTING.findall(text):
+        key = in_command or in_sentence
+        if key not in keys and (in_command or key.split(".")[0] in sections):
+            yield f"no key of a configuration is called {key}"
+
+
+def unlisted_tests(root):
+    page = (root / "docs/understand/testing.md").read_text()
+    for file in sorted((root / "tests").rglob("CMakeLists.txt")):
+        for test in re.findall(r"^\s*(?:add_test\(NAME|lockstep_test\()\s*(\w+)\s", file.read_text(), re.MULTILINE):
+            if f"`{test}`" not in page:
+                yield f"docs/understand/testing.md: does not list the test {test}"
+
+
 class Commands:
     """Subcommands and options of the program, by its help."""
 
@@ -140,13 +166,13 @@ class Commands:
 
 
 def violations(root, program):
-    commands = Commands(root, program)
+    commands, keys = Commands(root, program), configuration_keys(root)
     pages = [root / "README.md", *sorted((root / "docs").rglob("*.md")), root / "data/README.md",
              root / "examples/README.md", root / "CONTRIBUTING.md",
              root / "SECURITY.md", root / "CHANGELOG.md"]
     for page in pages:
         name, text = str(page.relative_to(root)), page.read_text()
-        found = list(broken_links(page, text))
+        found = [*broken_links(page, text), *unknown_keys(text, keys)]
         if not name.startswith("docs/notes/"):
             found += [*long_sentences(name, text), *long_cells(text), *avoided_words(name, text), *commands.wrong(text)]
         if name.startswith("docs/") and not name.startswith("docs/notes/"):
@@ -170,7 +196,7 @@ def other_versions(root):
 
 def main():
     found = list(violations(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None))
-    found += other_versions(Path(sys.argv[1]))
+    found += [*unlisted_tests(Path(sys.argv[1])), *other_versions(Path(sys.argv[1]))]
     for line in found:
         print(line)
     print(f"{len(found)} violations")
