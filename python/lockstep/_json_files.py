@@ -31,7 +31,10 @@ def read_json_lines(file: Path) -> List[Dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError(f"got {line[:40]!r}")
+            records.append(record)
         except ValueError as error:  # no JSON, or no UTF-8
             if number == len(lines):
                 break

@@ -134,7 +134,7 @@ class Comparison:
     """What `lockstep compare` has found. `lockstep docs compare` says how to read it."""
 
     def __init__(self, path: Path, found: Dict[str, Any]):
-        self.path = path
+        self.path = path.absolute()  # files are read later, maybe from another folder
         self._found = found
         self.score_name: str = found["score"]  # "mIoU" or "top1"
         self.cells: Dict[str, Cell] = {mode["mode"]: _cell(mode, self.score_name) for mode in found["modes"]}

@@ -22,7 +22,7 @@ class Run:
     """
 
     def __init__(self, path: Path):
-        self.path = path
+        self.path = path.absolute()  # files are read later, maybe from another folder
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.mode}, seed {self.seed}, {self.status})"
@@ -43,6 +43,8 @@ class Run:
         """The lines of events.jsonl that count, each with a `type`."""
         kept: List[Dict[str, Any]] = []
         for event in read_json_lines(self.path / "events.jsonl"):
+            if "type" not in event:
+                raise FormatError(f"{self.path / 'events.jsonl'}: expected lines with a type, got {event}; the file is damaged")
             if event.get("type") == "resume":
                 kept = [earlier for earlier in kept if earlier.get("step", 0) <= event["step"] and earlier["type"] != "end"]
             kept.append(event)
@@ -178,7 +180,8 @@ class Run:
         except ImportError:
             raise missing("tensorboard", "to_tensorboard(), beside PyTorch,") from None
         with SummaryWriter(str(folder)) as writer:  # type: ignore[no-untyped-call, unused-ignore]
-            for record in [*self.scalars.records(), *self.evaluations.where(averaged=False).records()]:
+            evaluations = [] if len(self.evaluations) == 0 else self.evaluations.where(averaged=False).records()
+            for record in [*self.scalars.records(), *evaluations]:
                 stats = record.get("eval_stats")
                 group = "train" if stats is None else "val" if stats == self.evaluations["eval_stats"][0] else f"val by {stats}"
                 for name, value in record.items():

@@ -126,6 +126,10 @@ Optimizer optimizer_of(nb::handle optimizer) {
 }
 
 std::vector<NamedLoss> losses_of(nb::handle losses, int ignore_index) {
+  if (!std::in_range<Label>(ignore_index)) {
+    throw ConfigError(concat("ignore_index = ", ignore_index, ": expected 0..65535, as labels are "
+                             "kept; write 65535 here and in the labels, say"));
+  }
   std::vector<NamedLoss> all;
   if (nb::isinstance<nb::list>(losses) || nb::isinstance<nb::tuple>(losses)) {
     for (const nb::handle loss : losses) all.push_back(loss_of(loss, ignore_index));

@@ -6,6 +6,7 @@
 // sorted, with the fields' names as keys, and null for nothing is beyond them.
 
 #include <concepts>
+#include <limits>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -90,6 +91,10 @@ class JsonReader {
     if constexpr (requires(JsonReader reader) { fields(reader, value); }) {
       JsonReader reader(json);
       fields(reader, value);
+    } else if constexpr (std::is_floating_point_v<Value>) {
+      // Which the writer, as JSON has no other word for it, has made null.
+      constexpr Value kNotFinite = std::numeric_limits<Value>::quiet_NaN();
+      value = json.is_null() ? kNotFinite : json.get<Value>();
     } else {
       json.get_to(value);
     }

@@ -26,8 +26,9 @@ def test_convert_and_back_keep_tensors_options_and_kinds():
     net[2].eval()
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     converted = convert(net, ThreadGroup(2).member(0))
-    assert converted is net and [type(each) for each in (net[1], net[2][0], net[3])] == [SyncBatchNorm, SyncBatchNorm,
-                                                                                       nn.InstanceNorm1d]
+    assert converted is net and type(net[3]) is nn.InstanceNorm1d
+    for layer in (net[1], net[2][0]):  # who looks for what was there finds it
+        assert isinstance(layer, SyncBatchNorm) and isinstance(layer, nn.BatchNorm1d) and repr(layer).startswith("SyncBatchNorm(4")
     assert net[1].name == "1" and net[2][0].name == "2.0" and net[1].training and not net[2][0].training
     assert net[2][0].momentum is None and net[2][0].eps == 1e-2
     reverted = revert(net)
@@ -37,7 +38,8 @@ def test_convert_and_back_keep_tensors_options_and_kinds():
 
 
 def test_a_layer_alone_and_a_shared_one():
-    assert type(convert(nn.BatchNorm2d(3), ThreadGroup(1).member(0))) is SyncBatchNorm
+    layer = nn.BatchNorm2d(3)
+    assert convert(layer, ThreadGroup(1).member(0)) is layer and isinstance(layer, SyncBatchNorm)
     shared = nn.BatchNorm2d(3)
     net = nn.ModuleDict({"a": shared, "b": shared})
     convert(net, ThreadGroup(1).member(0))
@@ -145,7 +147,51 @@ def test_hooks_stay():
     net[0].register_forward_hook(lambda layer, inputs, output: seen.append(type(layer)))
     x = torch.randn(2, 3, 4, 4)
     convert(net, Group())(x), revert(net)(x)
-    assert seen == [SyncBatchNorm, nn.BatchNorm2d]
+    assert issubclass(seen[0], SyncBatchNorm) and seen[1] is nn.BatchNorm2d
+
+
+def test_a_layer_that_is_also_kept_elsewhere_is_the_same_one():
+    class Listed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+            self.both = [self.first, self.second]
+
+        def forward(self, x):
+            for layer in self.both:
+                x = layer(x).relu()
+            return x
+
+    x = torch.randn(4, 3, 5, 5) * torch.tensor([1.0, 1.0, 9.0, 9.0]).view(4, 1, 1, 1)
+    ranks = ThreadGroup(2).run(lambda member: convert(Listed(), member)(x.chunk(2)[member.rank]).detach())
+    assert torch.allclose(torch.cat(ranks), Listed()(x), atol=1e-5)
+
+
+def test_inputs_that_batch_norm_refuses_are_refused():
+    layer = convert(nn.BatchNorm2d(3), Group())
+    for x, error in ((torch.zeros(4, 3, 2, 2, dtype=torch.complex64), "expected an input of floating-point numbers"),
+                     (torch.zeros(4, 3, 2, 2, dtype=torch.uint8), "expected an input of floating-point numbers"),
+                     (torch.zeros(4, 1, 2, 2), "expected an input of 3 channels"), (torch.zeros(3, 3, 5), "expected 4D input")):
+        with pytest.raises(ValueError, match=error):
+            layer(x)
+
+
+def test_torchscript_and_parametrized_layers_are_refused():
+    for change in (lambda net: convert(net, Group()), lambda net: ghost(net, 2), own_statistics):
+        with pytest.raises(LockstepError, match="0 is TorchScript"):
+            change(torch.jit.script(nn.Sequential(nn.BatchNorm2d(3))))
+        with pytest.raises(LockstepError, match="0, a ParametrizedBatchNorm2d, has parametrizations"):
+            net = nn.Sequential(nn.BatchNorm2d(3))
+            nn.utils.parametrize.register_parametrization(net[0], "weight", nn.ReLU())
+            change(net)
+
+
+def test_torch_fx_takes_layers_as_they_are():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    x = torch.randn(2, 3, 8, 8)
+    for change in (lambda net: convert(net, Group()), lambda net: ghost(net, 2), own_statistics):
+        changed = change(copy.deepcopy(net))
+        assert torch.equal(torch.fx.symbolic_trace(changed)(x), changed(x))
 
 
 @pytest.mark.parametrize("name", ["test_efficientnet", "mobilenetv3_small_050"])

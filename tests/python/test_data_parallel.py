@@ -5,6 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.utils.checkpoint  # noqa: E402
 from torch import nn  # noqa: E402
 
 from lockstep.torch import DataParallel, GroupError, ghost  # noqa: E402
@@ -61,3 +62,32 @@ def test_replicas_are_told_and_failures_are_named():
             return x
     with pytest.raises((KeyError, GroupError), match="too few"):
         DataParallel(nn.Sequential(network(), Fails(), nn.BatchNorm2d(2).double()), 2)(torch.randn(3, 3, 8, 8).double())
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.net, x, use_reentrant=False)
+
+
+def test_checkpointed_parts_meet_again_in_backward():
+    x = torch.randn(4, 3, 6, 6, dtype=torch.float64) * torch.tensor([1.0, 1.0, 5.0, 5.0]).view(4, 1, 1, 1)
+    plain, parts = network(), DataParallel(Checkpointed(), 2)
+    plain(x).square().mean().backward()
+    parts(x).square().mean().backward()
+    for a, b in zip(plain.parameters(), parts.parameters()):
+        assert torch.allclose(a.grad, b.grad, atol=1e-10)
+
+
+def test_hooks_on_gradients_are_called_once():
+    x = torch.randn(4, 3, 6, 6, dtype=torch.float64)
+    gradients = []
+    for net in (network(), DataParallel(network(), 2)):
+        weight = next(net.parameters())
+        weight.register_hook(lambda gradient: gradient * 0.5)
+        net(x).square().sum().backward()
+        gradients.append(weight.grad)
+    assert torch.allclose(*gradients)

@@ -451,3 +451,33 @@ def test_natural_input():
 def test_other_input_says_what_to_write(loader, message):
     with pytest.raises(LockstepError, match=message):
         lens(tiny(), loader, (1,))
+
+
+def test_rows_that_are_no_images_are_refused():
+    class Video(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm2d(3)
+
+        def forward(self, x):
+            return self.norm(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1)
+    with pytest.raises(LockstepError, match="norm sees 128 rows of 64 images"):
+        lens(Video(), torch.randn(64, 2, 3, 8, 8))
+
+
+def test_a_batch_of_a_loader_is_one_batch():
+    torch.manual_seed(0)
+    net, x, y = tiny(), noise(64), torch.randint(0, 4, (64, 16, 16))
+    assert lens(net, [x, y]).by_images[0].loss == lens(net, (x, y)).by_images[0].loss
+
+
+def test_modules_whose_train_does_more_are_called():
+    class Merges(nn.Sequential):
+        merged = False
+
+        def train(self, mode=True):
+            self.merged = not mode
+            return super().train(mode)
+    net = Merges(*tiny()).train()
+    lens(net, noise(64))
+    assert not net.merged and net.training

@@ -277,3 +277,18 @@ def test_without_matplotlib_and_pandas(small_run, monkeypatch):
         read_run(small_run).plot()
     with pytest.raises(MissingPackageError, match="pip install pandas"):
         read_run(small_run).scalars.to_pandas()
+
+
+def test_a_relative_path_outlives_the_folder_it_was_given_in(small_run, monkeypatch, tmp_path):
+    monkeypatch.chdir(small_run.parent)
+    run = lockstep.read_run(small_run.name)
+    monkeypatch.chdir(tmp_path)
+    assert run.scalars.rows > 0
+
+
+@pytest.mark.parametrize("line", ["[1]", "{}"])
+def test_lines_that_are_no_events(line, small_run, tmp_path):
+    header = (small_run / "events.jsonl").read_text().splitlines()[0]
+    (tmp_path / "events.jsonl").write_text(f"{header}\n{line}\n{header}\n")
+    with pytest.raises(lockstep.FormatError, match="expected"):
+        lockstep.read_run(tmp_path).status

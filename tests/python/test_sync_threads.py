@@ -242,3 +242,13 @@ def test_passes_by_pieces_are_those_of_the_kernels(shape):
     for name, arguments in {"moments": (x,), "normalised": (x, mean, var, 1e-3, weight, bias),
                             "gradient_sums": (x, dy, mean, var, 1e-3), "input_gradient": (x, dy, mean, var, weight, bias)}.items():
         assert torch.allclose(getattr(pieces, name)(*arguments), getattr(fused, name)(*arguments), rtol=1e-9, atol=1e-9), name
+
+
+def test_a_group_goes_on_after_a_failure():
+    group = ThreadGroup(2)
+
+    def fails(member):
+        raise RuntimeError("a typo")
+    with pytest.raises(RuntimeError, match="a typo"):
+        group.run(fails)
+    assert group.run(lambda member: convert(nn.BatchNorm1d(2), member)(torch.randn(3, 2)).shape) == [(3, 2)] * 2

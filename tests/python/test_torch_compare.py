@@ -95,7 +95,9 @@ def test_what_a_comparison_needs_is_checked(spoil, message, program, tmp_path):
         if "weights" in message:
             spoil(trial, net)
         net = trial.convert(net)
-        if "weights" not in message:
+        if "weights" in message:
+            net.train()(torch.zeros(4, 3, 8, 8))
+        else:
             spoil(trial, net)
         trial.log(1.0)
         trial.score(lambda model: (torch.eye(2), 1.0))
@@ -156,3 +158,108 @@ def test_processes_that_train_together_are_one_with_the_whole_batch(program, tmp
     assert two.run("local", 0).evaluations["loss"][-1] != pytest.approx(two.run("sync", 0).evaluations["loss"][-1], rel=1e-5)
     for said in ranks_say(2, tmp_path / "seeds", "seeds"):
         assert "local-s0: rank " in said and "has other initial weights" in said
+
+
+def altered(**changes):
+    """`training`, a part of which is another: net(trial), call(net, x), score(model), step(optimizer, loss)."""
+    def train(trial):
+        torch.manual_seed(trial.seed)
+        net = trial.convert(changes.get("net", network)())
+        optimizer = torch.optim.SGD(net.parameters(), lr=changes.get("lr", 0.1))
+        for x, y in zip(*(each.split(4) for each in data(8))):
+            if trial.mode == "local" and changes.get("other_images"):
+                x = x + 1
+            loss = nn.functional.cross_entropy(changes.get("call", lambda net, x: net(x))(net.train(), x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            trial.log(loss.item())
+        changes.get("look", lambda net: None)(net)
+        trial.score(lambda model: evaluate(changes.get("wrapped", lambda model: model)(model), [data(8)], 2))
+    return train
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = network()
+
+    def forward(self, pixel_values=None, batch=None):
+        return self.net(pixel_values if batch is None else batch["image"])
+
+
+def by_name(net, x):
+    return net(pixel_values=x)
+
+
+def in_a_dictionary(net, x):
+    return net(None, {"image": x})
+
+
+@pytest.mark.parametrize("call", [by_name, in_a_dictionary])
+def test_images_are_seen_however_they_are_given(call, program, tmp_path):
+    wrapped = (lambda model: lambda x: call(model, x))
+    if call is by_name and torch.__version__ < "2":
+        with pytest.raises(LockstepError, match="called without images, or by a name"):
+            compare(altered(net=Named, call=call, wrapped=wrapped), output=tmp_path, seeds=1, **ARGUMENTS)
+        return
+    with pytest.raises(LockstepError, match="has other images, or another order of them"):
+        compare(altered(net=Named, call=call, wrapped=wrapped, other_images=True), output=tmp_path, seeds=1, **ARGUMENTS)
+
+
+def test_a_network_that_is_not_called_itself_is_an_error(program, tmp_path):
+    with pytest.raises(LockstepError, match="local-s0: 2 steps were logged, and the network that convert.* was called 0 times"):
+        compare(altered(call=lambda net, x: net.forward(x)), output=tmp_path, seeds=1, **ARGUMENTS)
+
+
+class Twice(nn.Module):
+    """Two images in one batch, one behind the other, as for what has changed between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(8, 2, 1)
+
+    def forward(self, x):
+        return self.head(torch.cat(self.norm(self.conv(torch.cat([x, x.flip(0)]))).chunk(2), 1))
+
+
+def test_slices_of_other_rows_than_images_are_an_error(program, tmp_path):
+    with pytest.raises(LockstepError, match="norm sees 8 rows of 4 images"):
+        compare(altered(net=Twice), output=tmp_path, seeds=1, **ARGUMENTS)
+
+
+def test_a_mode_that_diverges_is_compared(program, tmp_path):
+    found = compare(altered(lr=1e30), output=tmp_path, seeds=1, **ARGUMENTS)
+    assert not found.run("sync", 0).evaluations["loss"][-1] < float("inf") and set(found.cells) == {"local", "sync"}
+
+
+def test_copies_and_files_of_the_network_are_made_inside(program, tmp_path):
+    import weakref
+    made = []
+
+    def look(net):
+        assert not [each for each in made if each() is not None]  # of trainings before
+        made.append(weakref.ref(net))
+        copy.deepcopy(net).train()(torch.zeros(2, 3, 8, 8))
+        torch.save(net, tmp_path / "net.pt")
+    compare(altered(look=look), output=tmp_path / "runs", seeds=2, **ARGUMENTS)
+    assert len(made) == 4
+
+
+def test_evaluation_of_other_outputs():
+    x, y = data(8)
+
+    class Constant(nn.Module):
+        def __init__(self, channels, says):
+            super().__init__()
+            self.channels, self.says = channels, says
+
+        def forward(self, x):
+            assert not self.training
+            return torch.full((len(x), self.channels, 8, 8), self.says)
+    matrix, loss = evaluate(Constant(1, 2.0).train(), [(x, y)], 2)  # sigmoid: all are class 1
+    assert matrix.tolist() == [[0, int((y == 0).sum())], [0, int((y == 1).sum())]]
+    assert loss == pytest.approx(nn.functional.binary_cross_entropy_with_logits(torch.full(y.shape, 2.0), y.float()).item())
+    for channels, classes in ((3, 2), (1, 3)):
+        with pytest.raises(LockstepError, match=f"of {classes} classes from the model, got .8, {channels}, 8, 8."):
+            evaluate(Constant(channels, 0.0), [(x, y)], classes)

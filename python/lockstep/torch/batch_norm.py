@@ -147,7 +147,7 @@ class OwnStatistics(ReplacingBatchNorm):
 
     def forward(self, input: Tensor, *others: Any, **named: Any) -> Tensor:
         """See ReplacingBatchNorm."""
-        if type(self) is OwnStatistics:  # without a mode of PyTorch's functions, for those that trace or export it
+        if self.replaced in PLAIN:  # without a mode of PyTorch's functions, for those that trace or export it
             return self.normalised(BatchNormCall(input, None, None, self.weight, self.bias, eps=self.eps))
         return super().forward(input, *others, **named)
 
@@ -158,7 +158,7 @@ class OwnStatistics(ReplacingBatchNorm):
 
     def normalised(self, call: BatchNormCall) -> Tensor:
         """See ReplacingBatchNorm."""
-        if any(length > 1 for length in call.input.shape[2:]):
+        if any(length > 1 for length in call.input.shape[2:]) and len(call.input):
             return functional.instance_norm(call.input, None, None, call.weight, call.bias, True, 0.0, call.eps)
         if self.running_mean is None or self.running_var is None:
             raise LockstepError(f"{self.label} sees one value per channel of an image, which has no variance, and has no running "
@@ -173,8 +173,9 @@ _made: Dict[Tuple[type, type], Type[_BatchNorm]] = {}
 
 
 def kind_of(role: Type[BatchNormNd], old: Type[_BatchNorm]) -> Type[_BatchNorm]:
-    """`role` for layers of the class `old`: one of PyTorch's own is replaced, any other keeps its forward and all it has."""
-    if old in PLAIN:
+    """`role` for layers of the class `old`. It is also of that class, for who looks for it, and keeps its forward and all it has;
+    but torch.nn.SyncBatchNorm's, which asks for ranks itself, is replaced."""
+    if old in (nn.SyncBatchNorm, BatchNormNd):
         return role
     if (role, old) not in _made:
         _made[role, old] = _both(role, old)
@@ -187,7 +188,10 @@ def _both(role: Type[BatchNormNd], old: Type[_BatchNorm]) -> Type[_BatchNorm]:
     def by_parts(self: Any, protocol: Any) -> Tuple[Any, ...]:  # no module has the class that is made here
         return _empty, (role, old), object.__reduce_ex__(self, 2)[2]
 
-    return type(f"{role.__name__}Of{old.__name__}", (role, old, *inner), {"__module__": __name__, "__reduce_ex__": by_parts})
+    name = role.__name__ if old in PLAIN else f"{role.__name__}Of{old.__name__}"
+    # torch.fx looks into no module of torch.nn.
+    return type(name, (role, old, *inner), {"__module__": nn.BatchNorm2d.__module__, "__reduce_ex__": by_parts,
+                                            "_check_input_dim": old._check_input_dim})
 
 
 class _WithoutRanks(nn.SyncBatchNorm):

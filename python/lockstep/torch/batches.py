@@ -43,7 +43,7 @@ def first_images(source: Any, count: int, like: Optional[Tensor], split: Optiona
 
 def _batches(source: Any, count: int) -> Iterable[Any]:
     """A loader as it is. One tensor, array, pair or dictionary is one batch; of a data set images are chosen by chance."""
-    if isinstance(source, (Tensor, np.ndarray, tuple, Mapping)):
+    if isinstance(source, (Tensor, np.ndarray, tuple, Mapping)) or _is_pair(source):
         return [source]
     if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
         size = len(source)  # type: ignore[arg-type]
@@ -54,6 +54,14 @@ def _batches(source: Any, count: int) -> Iterable[Any]:
     if not isinstance(source, Iterable):
         raise LockstepError(f"expected a loader, a data set, or images [N, C, ...], got {type(source).__name__}")
     return source
+
+
+def _is_pair(source: Any) -> bool:
+    """Whether a list is a batch of images and labels, as DataLoader makes it, and no list of batches."""
+    if not isinstance(source, list) or len(source) != 2 or not all(isinstance(each, Tensor) for each in source):
+        return False
+    images, labels = source
+    return len(images) == len(labels) and images.is_floating_point() and not labels.is_floating_point()
 
 
 def _parts(batch: Any, split: Optional[Split]) -> Tuple[Tensor, Optional[Tensor]]:
@@ -103,7 +111,7 @@ def class_labels(labels: Tensor, logits: Tensor, ignored: int) -> Tensor:
         labels = labels[:, 0]
     if labels.shape != places:
         raise LockstepError(f"expected labels {list(places)} for logits {list(logits.shape)}, got {list(labels.shape)}; bring the "
-                            f"logits to their size by lens(..., output=lambda returned: ...), or give a loss= of your own")
+                            f"logits to their size (lens(..., output=lambda returned: ...)), or score by a function of your own")
     whole = labels.long()
     if labels.is_floating_point() and not torch.equal(whole.to(labels.dtype), labels):
         raise LockstepError("expected labels that are numbers of classes, got fractions; give a loss= of your own, or images "

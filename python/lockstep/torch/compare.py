@@ -1,4 +1,5 @@
 """A training function of one's own under each BatchNorm mode and seed, and what the difference is worth."""
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
@@ -11,6 +12,7 @@ from .._progress import Progress, teller
 from ..comparison import Comparison, read_comparison
 from ..errors import LockstepError
 from .batches import class_labels
+from .hooks import modes_kept
 from .trial import MODES, Ranks, Trial
 
 
@@ -37,14 +39,14 @@ def compare(train: Callable[[Trial], Any], *, output: Union[str, Path], global_b
     """
     find_program()
     folder = Path(output)
-    names = [f"class {number}" for number in range(classes)] if isinstance(classes, int) else list(classes)
-    numbers = [images_per_device] if isinstance(images_per_device, int) else list(images_per_device)
+    names = [f"class {number}" for number in range(classes)] if isinstance(classes, Integral) else list(classes)
+    numbers = [images_per_device] if isinstance(images_per_device, Integral) else list(images_per_device)
     together = Ranks()
-    plan = _planned(modes.split(",") if isinstance(modes, str) else list(modes), numbers, global_batch, together.size)
+    plan = _planned([mode.strip() for mode in modes.split(",")] if isinstance(modes, str) else list(modes), numbers, global_batch, together.size)
     if score not in ("mIoU", "top1"):
         raise ValueError(f"expected score=\"mIoU\" or \"top1\", got {score!r}")
     trials = [Trial(folder / f"{name}-s{seed}", mode, seed, global_batch, images, len(numbers) > 1, names, score, together)
-              for seed in (range(seeds) if isinstance(seeds, int) else seeds) for name, mode, images in plan]
+              for seed in (range(seeds) if isinstance(seeds, Integral) else seeds) for name, mode, images in plan]
     first: Dict[int, Tuple[str, Dict[str, Any]]] = {}
     tell = teller(progress)
     for number, trial in enumerate(trials, 1):
@@ -58,13 +60,21 @@ def compare(train: Callable[[Trial], Any], *, output: Union[str, Path], global_b
     return read_comparison(folder)
 
 
-def evaluate(model: nn.Module, loader: Iterable[Any], classes: int, ignore_index: int = 255) -> Tuple[Tensor, float]:
+def evaluate(model: Callable[[Any], Any], loader: Iterable[Any], classes: int, ignore_index: int = 255) -> Tuple[Tensor, float]:
     """The confusion matrix [labels, classes] of a model that returns logits [N, classes, ...], and the mean cross-entropy, over
-    batches (images, labels): what trial.score() wants."""
+    batches (images, labels): what trial.score() wants. A module is put to evaluation for it; a function may call one. Of two
+    classes there may be one logit, of class 1. Raises LockstepError for logits of other classes."""
+    if not isinstance(model, nn.Module):
+        return _evaluated(model, loader, classes, ignore_index)
+    with torch.no_grad(), modes_kept(model):
+        return _evaluated(model.eval(), loader, classes, ignore_index)
+
+
+def _evaluated(model: Callable[[Any], Any], loader: Iterable[Any], classes: int, ignore_index: int) -> Tuple[Tensor, float]:
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
     total, labels_seen = 0.0, 0
     for images, labels in loader:
-        logits = model(images)
+        logits = _logits(model(images), classes)
         wanted = class_labels(labels.to(logits.device), logits, ignore_index)
         counts = wanted != ignore_index
         total += float(nn.functional.cross_entropy(logits.float(), wanted, ignore_index=ignore_index, reduction="sum"))
@@ -72,6 +82,16 @@ def evaluate(model: nn.Module, loader: Iterable[Any], classes: int, ignore_index
         places = wanted[counts] * classes + logits.argmax(1)[counts]
         matrix += torch.bincount(places.cpu(), minlength=classes ** 2).view(classes, classes)
     return matrix, total / max(labels_seen, 1)
+
+
+def _logits(output: Any, classes: int) -> Tensor:
+    if isinstance(output, Tensor) and output.dim() > 1 and output.shape[1] == 1 and classes == 2:
+        return torch.cat([torch.zeros_like(output), output], 1)  # a sigmoid is the softmax of these two
+    if isinstance(output, Tensor) and output.dim() > 1 and output.shape[1] == classes:
+        return output
+    got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    raise LockstepError(f"expected logits [N, {classes}, ...] of {classes} classes from the model, got {got}; evaluate a model that "
+                        f"returns them, or give trial.score() a function of your own")
 
 
 def _planned(modes: List[str], numbers: List[int], global_batch: int, ranks: int) -> List[Tuple[str, str, int]]:

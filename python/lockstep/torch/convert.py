@@ -1,22 +1,23 @@
-"""Networks whose BatchNorm layers are exchanged for others, and back. Parameters and buffers stay the same tensors, so that
-optimizers and state dicts go on to fit."""
-from typing import Any, Callable, Dict, Type
+"""Networks whose BatchNorm layers become others, and back. Layers, parameters and buffers stay the same objects, so that
+optimizers, state dicts and whoever else has them go on to fit."""
+from typing import Any, Callable, Dict, Tuple, Type
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import LockstepError
 from .batch_norm import BatchNormNd, GhostBatchNorm, OwnStatistics, ReplacingBatchNorm, SyncBatchNorm, expect_eps_mode, kind_of
-from .process_group import AnyGroup, Processes, group_of
+from .process_group import AnyGroup, group_of
 
-_Replace = Callable[[str, _BatchNorm], _BatchNorm]
+_Change = Tuple[Type[_BatchNorm], Dict[str, Any]]  # the class that a layer gets, and what it has beside what it had
 _OWN = ("name", "replaced", "group", "slices", "eps_mode")  # what layers of this package have beside those that they replace
 
 
 def convert(model: nn.Module, group: AnyGroup = None, eps_mode: str = "add") -> nn.Module:
-    """`model` with every BatchNorm synchronized over `group`, changed in place; another module is returned only where the
-    model itself is a BatchNorm layer.
+    """`model`, changed in place, with every BatchNorm synchronized over `group`.
 
     group: `ThreadGroup.member(rank)`, a ProcessGroup, or a group of torch.distributed; None: all processes of
     torch.distributed, which are looked for in the first training step where there are none yet. `Group()` is one rank alone.
@@ -27,27 +28,25 @@ def convert(model: nn.Module, group: AnyGroup = None, eps_mode: str = "add") -> 
     Raises LockstepError for a layer that cannot be exchanged, and names it.
     """
     ranks = group_of(group)
-    if group is None and Processes().can_be_found:
-        Processes().found()  # all ranks are here
 
-    def synchronized(name: str, old: _BatchNorm) -> _BatchNorm:
+    def synchronized(name: str, old: _BatchNorm) -> _Change:
         own = getattr(old, "process_group", None) if isinstance(old, nn.SyncBatchNorm) and group is None else None
-        return _replacing(name, old, SyncBatchNorm, group=ranks if own is None else group_of(own), eps_mode=expect_eps_mode(eps_mode))
+        return _taking(name, old, SyncBatchNorm, group=ranks if own is None else group_of(own), eps_mode=expect_eps_mode(eps_mode))
 
-    return _replace(model, synchronized)
+    return _change(model, synchronized)
 
 
 def ghost(model: nn.Module, slices: int) -> nn.Module:
     """`model` with every BatchNorm cutting its batch into `slices` (GhostBatchNorm), changed as by convert()."""
     if slices < 1:
         raise ValueError(f"expected at least one slice, got {slices}")
-    return _replace(model, lambda name, old: _replacing(name, old, GhostBatchNorm, slices=slices))
+    return _change(model, lambda name, old: _taking(name, old, GhostBatchNorm, slices=slices))
 
 
 def own_statistics(model: nn.Module) -> nn.Module:
     """`model` with every BatchNorm normalising each image by its own statistics (OwnStatistics), changed as by convert(). So a
     network that was trained with one image per device is evaluated as it was trained. revert() undoes it."""
-    return _replace(model, lambda name, old: _replacing(name, old, OwnStatistics))
+    return _change(model, lambda name, old: _taking(name, old, OwnStatistics))
 
 
 def revert(model: nn.Module) -> nn.Module:
@@ -55,41 +54,34 @@ def revert(model: nn.Module) -> nn.Module:
 
     A torch.nn.SyncBatchNorm, which does not know what it was, becomes a BatchNormNd. So the model runs on one CPU.
     """
-    def plain(name: str, old: _BatchNorm) -> _BatchNorm:
+    def plain(name: str, old: _BatchNorm) -> _Change:
         kind = _replaced(old)
+        if isinstance(old, ReplacingBatchNorm):
+            _expect_replaceable(name, old)
         if issubclass(kind, nn.SyncBatchNorm) and not issubclass(kind, BatchNormNd):
             kind = kind_of(BatchNormNd, kind)
-        return old if kind is type(old) else _remade(old, kind)
+        return kind, {}
 
-    return _replace(model, plain)
+    return _change(model, plain)
 
 
-def _replacing(name: str, old: _BatchNorm, role: Type[ReplacingBatchNorm], **own: Any) -> _BatchNorm:
-    """A layer of that role in the place of `old`."""
+def _taking(name: str, old: _BatchNorm, role: Type[ReplacingBatchNorm], **own: Any) -> _Change:
+    """`old` in that role."""
     _expect_replaceable(name, old)
     kind = _replaced(old)
-    return _remade(old, kind_of(role, kind), name=name, replaced=kind, **own)
+    return kind_of(role, kind), {"name": name, "replaced": kind, **own}
 
 
 def _replaced(old: _BatchNorm) -> Type[_BatchNorm]:
     return old.replaced if isinstance(old, ReplacingBatchNorm) else type(old)
 
 
-def _remade(old: _BatchNorm, kind: Type[_BatchNorm], **own: Any) -> _BatchNorm:
-    """All that `old` has, its tensors and hooks, too, as a layer of `kind`; with what this package's layers have, if given."""
-    new: _BatchNorm = kind.__new__(kind)
-    new.__dict__.update(old.__dict__)
-    if isinstance(old, ReplacingBatchNorm):
-        for name in _OWN:
-            new.__dict__.pop(name, None)
-    new.__dict__.update(own)
-    return new
-
-
 def _expect_replaceable(name: str, old: _BatchNorm) -> None:
     layer = f"{name or 'the model'}, a {type(old).__name__},"
     if isinstance(old, LazyModuleMixin) and old.has_uninitialized_params():
         raise LockstepError(f"{layer} does not know its channels yet: let the model see one batch first")
+    if is_parametrized(old):
+        raise LockstepError(f"{layer} has parametrizations, which are of its class: remove them first")
     if "forward" in old.__dict__:
         raise LockstepError(f"{layer} has a forward that was put into this one layer, which an exchange would lose: take it out "
                             f"first, or write a subclass")
@@ -99,13 +91,19 @@ def _expect_replaceable(name: str, old: _BatchNorm) -> None:
                             f"another name in that class")
 
 
-def _replace(model: nn.Module, replace: _Replace) -> nn.Module:
-    new: Dict[nn.Module, nn.Module] = {}
+def _change(model: nn.Module, change: Callable[[str, _BatchNorm], _Change]) -> nn.Module:
+    """All of the model's BatchNorm layers, or where one cannot be changed none."""
+    changes = []
     for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and "BatchNorm" in getattr(module, "original_name", ""):
+            raise LockstepError(f"{name or 'the model'} is TorchScript, whose layers cannot be changed: give the model as it was "
+                                f"before torch.jit.script or torch.jit.trace")
         if isinstance(module, _BatchNorm):
-            new[module] = replace(name, module)
-    for parent in list(model.modules()):
-        for child_name, child in list(parent._modules.items()):  # also a second name of the same layer
-            if child is not None and child in new:
-                parent._modules[child_name] = new[child]
-    return new.get(model, model)
+            changes.append((module, *change(name, module)))
+    for layer, kind, own in changes:
+        if isinstance(layer, ReplacingBatchNorm):
+            for each in _OWN:
+                layer.__dict__.pop(each, None)
+        layer.__dict__.update(own)
+        layer.__class__ = kind
+    return model

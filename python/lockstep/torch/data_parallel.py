@@ -1,6 +1,7 @@
 """A batch in slices, side by side, by one call and one backward."""
 import copy
-from typing import Any, Dict, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -58,21 +59,15 @@ class _SideBySide(torch.autograd.Function):
         replicas = parallel.replicas(len(slices))
 
         def work(member: ThreadMember) -> Tensor:
-            layers = [each for each in replicas[member.rank].modules() if isinstance(each, SyncBatchNorm)]
-            for layer in layers:
-                layer.group = member
-            try:
+            with _meeting(replicas[member.rank], member):
                 output: Tensor = replicas[member.rank](slices[member.rank])
-            finally:
-                for layer in layers:
-                    layer.group = Group()
             if not isinstance(output, Tensor):
                 raise LockstepError(f"expected a tensor from the model, got {type(output).__name__}: let a module around it return "
                                     f"one")
             return output
 
         outputs = group.run(work)
-        ctx.group, ctx.outputs = group, outputs
+        ctx.group, ctx.outputs, ctx.replicas, ctx.parameters = group, outputs, replicas, parameters
         ctx.inputs = [[*([each] if each.requires_grad else []), *parameters] for each in slices]
         return torch.cat([each.detach() for each in outputs])
 
@@ -83,12 +78,40 @@ class _SideBySide(torch.autograd.Function):
 
         def work(member: ThreadMember) -> Tuple[Optional[Tensor], ...]:
             wanted: List[Tensor] = ctx.inputs[member.rank]
-            return torch.autograd.grad([ctx.outputs[member.rank]], wanted, [parts[member.rank]], allow_unused=True)
+            with _meeting(ctx.replicas[member.rank], member):  # checkpointed parts go forward again
+                return torch.autograd.grad([ctx.outputs[member.rank]], wanted, [parts[member.rank]], allow_unused=True)
 
-        found = ctx.group.run(work)
+        with _without_hooks(ctx.parameters):
+            found = ctx.group.run(work)
         of_x = torch.cat([each[0] for each in found]) if ctx.needs_input_grad[1] else None
         of_parameters = [_sum(of_ranks) for of_ranks in zip(*(each[1 if of_x is not None else 0:] for each in found))]
         return (None, of_x, *of_parameters)
+
+
+@contextmanager
+def _meeting(replica: nn.Module, member: ThreadMember) -> Iterator[None]:
+    """While it lasts, the replica's layers meet those of the other ranks."""
+    layers = [each for each in replica.modules() if isinstance(each, SyncBatchNorm)]
+    for layer in layers:
+        layer.group = member
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.group = Group()
+
+
+@contextmanager
+def _without_hooks(parameters: Tuple[Tensor, ...]) -> Iterator[None]:
+    """Hooks on a parameter's gradient are for the sum of the ranks, which PyTorch shows them afterwards."""
+    hooks = [(each._backward_hooks, dict(each._backward_hooks)) for each in parameters if each._backward_hooks]
+    for there, _ in hooks:
+        there.clear()
+    try:
+        yield
+    finally:
+        for there, kept in hooks:
+            there.update(kept)
 
 
 def _sum(gradients: Tuple[Any, ...]) -> Any:

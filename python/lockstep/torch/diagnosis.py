@@ -114,8 +114,8 @@ class Diagnosis:
             lines.append(f"left out: {layers} in training only ({shown})")
         if not self.shares_statistics:
             lines.append("no other layer of this network normalises by statistics of several images" if self.not_run else
-                         "nothing is shared: no layer of this network normalises by statistics of several images in training, "
-                         "so there is nothing to synchronize")
+                         "nothing is shared: no BatchNorm layer of this network normalises by statistics of several images in training, "
+                         "so there is nothing to synchronize (what other layers compute is not looked at)")
         return lines
 
     def verdicts(self) -> List[str]:

@@ -58,7 +58,6 @@ class Group:
         return self  # a copy of a layer meets the same ranks
 
 
-
 class LostGroup(Group):
     """What a file has of ranks that were in another process, and that nobody can find again."""
 
@@ -111,6 +110,7 @@ class ThreadGroup:
         self._meetings = 0
         self._failure: Optional[GroupError] = None
         self._over = False
+        self._threads: List[threading.Thread] = []
 
     def member(self, rank: int) -> "ThreadMember":
         """The group as `rank` sees it; used by the thread of that rank. As a context manager it tells the others when the
@@ -125,6 +125,10 @@ class ThreadGroup:
         Raises what the first rank that failed has raised.
         """
         self._over, self._left = False, []
+        if not any(thread.is_alive() for thread in self._threads):  # of a run that failed
+            self._failure = None
+            self._posts.clear()
+            self._last.clear()
         results: List[Any] = [None] * self.size
         errors: Dict[int, BaseException] = {}
 
@@ -136,6 +140,7 @@ class ThreadGroup:
                 errors[rank] = error
 
         threads = [threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(self.size)]
+        self._threads = threads
         try:
             for thread in threads:
                 thread.start()

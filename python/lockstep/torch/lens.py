@@ -10,6 +10,7 @@ from ..errors import LockstepError
 from ..table import Array
 from .batches import Split, first_images
 from .diagnosis import Diagnosis, ImagesDiagnosis
+from .hooks import modes_kept
 from .noise import ORIGINS, judge, merge_neighbours, noise_of, settled_statistics
 from .outside import expect_modules_of_python, expect_nothing_outside
 from .passes import Loss, Network, Pass, Running
@@ -57,11 +58,10 @@ def lens(model: nn.Module, loader: Any, images_per_device: Union[int, Sequence[i
         raise LockstepError(f"a diagnosis of {max(numbers)} images per device compares at least two sets of them, "
                             f"{2 * max(numbers)} images, and there are {len(inputs)}; give more images, or smaller numbers")
     _expect_images_that_differ(inputs)
-    modes = {module: module.training for module in model.modules()}
-    compiled = ExitStack()
-    try:
+    with ExitStack() as while_looking:
+        while_looking.enter_context(modes_kept(model))
         if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
-            compiled.enter_context(torch.compiler.set_stance("force_eager"))  # parts of it may be compiled, too
+            while_looking.enter_context(torch.compiler.set_stance("force_eager"))  # parts of it may be compiled, too
         network = Network(model, inputs, labels, loss, output, ignore_index)
         try:
             expect_nothing_outside(model, inputs[:2])
@@ -73,10 +73,6 @@ def lens(model: nn.Module, loader: Any, images_per_device: Union[int, Sequence[i
         stored = network.forward(1, network.running()) if weights == "trained" and own is not None else None
         by_images = [_diagnose_images(network, whole, own, stored, number, global_batch, weights)
                      for number in numbers if whole.calls]
-    finally:
-        compiled.close()
-        for module, training in modes.items():
-            module.training = training
     called = {name for name, _, _ in whole.calls}
     return Diagnosis(images=len(inputs), size=list(inputs.shape[2:]), weights=weights, loss=whole.loss, by_images=by_images,
                      not_run=[name for name in network.layers if name not in called])

@@ -8,6 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import LockstepError
 from .calls import BatchNormCall, BatchNormCalls
+from .hooks import modes_kept
 
 
 def expect_modules_of_python(model: nn.Module) -> None:
@@ -77,16 +78,13 @@ class _Calls:
 
 def _go_forward_in_training(model: nn.Module, images: Tensor) -> None:
     buffers = [(each, each.clone()) for each in model.buffers()]
-    modes = {module: module.training for module in model.modules()}
-    model.train()
-    for layer in model.modules():  # what they do is known
-        if isinstance(layer, _BatchNorm):
-            layer.eval()
-    try:
-        with torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
+    with modes_kept(model), torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
+        model.train()
+        for layer in model.modules():  # what they do is known
+            if isinstance(layer, _BatchNorm):
+                layer.eval()
+        try:
             model(images)
-    finally:
-        for buffer, kept in buffers:
-            buffer.copy_(kept)
-        for module, training in modes.items():
-            module.training = training
+        finally:
+            for buffer, kept in buffers:
+                buffer.copy_(kept)

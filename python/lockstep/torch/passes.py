@@ -69,7 +69,7 @@ class Network:
         sets: List[_Seen] = []
         total, weight = 0.0, 0.0
         for first in range(0, len(self.images) // together * together, together):
-            with _observed(self.layers, running) as seen:
+            with _observed(self.layers, running, together) as seen:
                 output = self.output(self.model(self.images[first:first + together]))
             sets.append(seen)
             logits.append(output.float().cpu().numpy())
@@ -109,7 +109,7 @@ def _logits(output: Any) -> Tensor:
 
 
 @contextmanager
-def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running]) -> Iterator[_Seen]:
+def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running], images: int) -> Iterator[_Seen]:
     """While it lasts, these layers normalise as said, and leave their running statistics alone."""
     seen = _Seen()
 
@@ -122,6 +122,9 @@ def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running]) -> Iter
             if running is not None and name in running:
                 mean, var = (torch.from_numpy(each).to(x) for each in running[name])
                 return functional.batch_norm(x, mean, var, call.weight, call.bias, False, 0.0, call.eps)
+            if len(x) != images:
+                raise LockstepError(f"{name or 'the model'} sees {len(x)} rows of {images} images: the lens takes a row for an "
+                                    f"image, and cannot tell which rows are those of one")
             seen.names.append(name)
             seen.eps.append(call.eps)
             seen.moments.append(moments_by_image(x))

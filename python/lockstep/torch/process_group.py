@@ -10,6 +10,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 from types import TracebackType
 from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
@@ -210,7 +211,8 @@ class Processes(Group):
     """The ranks of a group of torch.distributed (None: all processes), looked for when they first meet. So a layer can be
     made, saved and handed to a process before that has called init_process_group."""
 
-    _found: Dict[Any, ProcessGroup] = {}  # one for all layers of a process
+    # One for all layers of a process, as long as torch.distributed's group is there.
+    _found: "weakref.WeakKeyDictionary[Any, ProcessGroup]" = weakref.WeakKeyDictionary()
     _lock = threading.Lock()
 
     def __init__(self, process_group: Any = None, timeout: float = STALL_TIMEOUT):
@@ -228,6 +230,7 @@ class Processes(Group):
         if not self.can_be_found:
             raise GroupError("a SyncBatchNorm without ranks trains: call torch.distributed.init_process_group(\"gloo\") before, "
                              "or name its ranks by convert(model, group); one rank alone is Group()", 0)
+        _rank_in(self.process_group)
         key = distributed.group.WORLD if self.process_group is None else self.process_group
         with self._lock:
             there = self._found.get(key)

@@ -18,6 +18,7 @@ def synchronized(call: BatchNormCall, group: Group, label: str, clamped: bool = 
     Raises ValueError on all ranks where they have one value per channel together, and GroupError (see Group).
     """
     x = call.input.detach()
+    _expect_fitting(call, label)
     packed = _passes(x).moments(x) if x.numel() else torch.zeros(1 + 2 * x.shape[1], dtype=torch.float64, device=x.device)
     found = merge_moments(group.all_show(Call(label, "forward", packed.numel()), packed))
     if found.count == 1:
@@ -34,6 +35,15 @@ def synchronized(call: BatchNormCall, group: Group, label: str, clamped: bool = 
     normaliser = (found.mean, var.clamp_min(call.eps), 0.0) if clamped else (found.mean, var, call.eps)
     output: Tensor = _Normalize.apply(call.input, call.weight, call.bias, found.count, normaliser, learns, exchange)
     return output
+
+
+def _expect_fitting(call: BatchNormCall, label: str) -> None:
+    if not call.input.is_floating_point():
+        raise ValueError(f"{label}: expected an input of floating-point numbers, got {call.input.dtype}")
+    channels = call.input.shape[1]
+    for each in (call.weight, call.bias, call.running_mean, call.running_var):
+        if each is not None and len(each) != channels:
+            raise ValueError(f"{label}: expected an input of {len(each)} channels, got {list(call.input.shape)}")
 
 
 def _passes(x: Tensor) -> ModuleType:

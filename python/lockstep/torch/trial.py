@@ -2,6 +2,7 @@
 import copy
 import hashlib
 import json
+import math
 import resource
 import time
 from pathlib import Path
@@ -16,7 +17,9 @@ from .._files import open_lines, write_text
 from .._toml import write_toml
 from ..errors import LockstepError
 from ..table import Array
+from .batch_norm import GhostBatchNorm
 from .convert import convert, ghost, own_statistics, revert
+from .hooks import before_forward, modes_kept, tensors_of
 
 Evaluate = Callable[[nn.Module], Tuple[Any, float]]  # a confusion matrix [labels, classes], and the mean loss
 
@@ -74,6 +77,7 @@ class Trial:
         self.classes = classes
         self.score_name = score_name
         self.steps = 0
+        self._passes = 0
         self._together = together
         self._model: Optional[nn.Module] = None
         self._evaluate: Optional[Evaluate] = None
@@ -96,12 +100,15 @@ class Trial:
         self._weights = digest_of(revert(model).state_dict())
         if self.mode == "local":
             model = ghost(model, self.batch // self.images_per_device)
+            for layer in model.modules():
+                if isinstance(layer, GhostBatchNorm):
+                    before_forward(layer, self._expect_rows)
         elif self.mode == "sync" and self.ranks > 1:
             model = convert(model)
         elif self.mode == "instance":
             model = own_statistics(model)
         self._model = model
-        self._hook = model.register_forward_pre_hook(self._see)
+        self._hook = before_forward(model, self._see)
         return model
 
     def log(self, loss: float) -> None:
@@ -120,6 +127,12 @@ class Trial:
 
     def run(self, train: Callable[["Trial"], Any]) -> None:
         """Calls the training function; rank 0 writes the run's folder."""
+        try:
+            self._run(train)
+        finally:
+            self._model = self._evaluate = self._hook = None  # its memory is for the next
+
+    def _run(self, train: Callable[["Trial"], Any]) -> None:
         if self.rank > 0:
             train(self)
             self._end()
@@ -140,6 +153,10 @@ class Trial:
             raise LockstepError(f"{self.folder.name}: the training function has to call trial.log(loss) after each step and "
                                 f"trial.score(evaluate) at the end")
         self._hook.remove()
+        if self._passes < self.steps:
+            raise LockstepError(f"{self.folder.name}: {self.steps} steps were logged, and the network that convert() returned was "
+                                f"called {self._passes} times in training: call it, and neither its forward() nor a part of it, so "
+                                f"that the images can be compared")
         seen = self._together.all((self._weights, self._order.hexdigest(), self.steps))
         for rank, (weights, _, steps) in enumerate(seen):
             if (weights, steps) != (self._weights, self.steps):
@@ -155,24 +172,35 @@ class Trial:
             raise LockstepError("score() needs the network that trial.convert(model) has changed")
         return self._model
 
-    def _see(self, model: nn.Module, inputs: Tuple[Any, ...]) -> None:
+    def _see(self, model: nn.Module, inputs: Tuple[Any, ...], named: Dict[str, Any]) -> None:
         """Keeps a digest of what the network is trained with."""
-        if not model.training or not inputs or not isinstance(inputs[0], Tensor):
+        if not model.training:
             return
-        if len(inputs[0]) != self.batch:
+        self._passes += 1
+        seen = list(tensors_of([inputs, named]))
+        if not seen or seen[0].dim() == 0:
+            raise LockstepError(f"{self.folder.name}: the network was called without images, or by a name, which PyTorch tells "
+                                f"from 2.0 on: give them as its first argument")
+        images = len(seen[0])
+        if images != self.batch:
             share = "the global batch" if self.ranks == 1 else f"rank {self.rank}'s of {self.global_batch}"
-            raise LockstepError(f"{self.folder.name}: expected batches of {self.batch} images, {share}, got {len(inputs[0])}; drop "
-                                f"the last batch of an epoch (DataLoader(..., drop_last=True)), or say "
-                                f"global_batch={len(inputs[0]) * self.ranks}")
-        self._order.update(inputs[0].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            raise LockstepError(f"{self.folder.name}: expected batches of {self.batch} images, {share}, got {images}; drop the last "
+                                f"batch of an epoch (DataLoader(..., drop_last=True)), or say global_batch={images * self.ranks}")
+        for each in seen:
+            self._order.update(_bytes_of(each))
+
+    def _expect_rows(self, layer: nn.Module, inputs: Tuple[Any, ...], named: Dict[str, Any]) -> None:
+        """That slices of a layer's rows are those of devices."""
+        rows = next(tensors_of([inputs, named]), None)
+        if layer.training and rows is not None and len(rows) != self.batch:
+            assert isinstance(layer, GhostBatchNorm)
+            raise LockstepError(f"{self.folder.name}: {layer.label} sees {len(rows)} rows of {self.batch} images, so that nobody can "
+                                f"tell which rows are a device's: let the network call it with one row for each image")
 
     def _scored(self, model: nn.Module, evaluate: Evaluate, by: str) -> Dict[str, Any]:
-        modes = {module: module.training for module in model.modules()}
         begin = time.perf_counter()
-        with torch.no_grad():
+        with torch.no_grad(), modes_kept(model):
             matrix, loss = evaluate(model.eval())
-        for module, training in modes.items():
-            module.training = training
         confusion = self._expect_matrix(matrix)
         scored: Dict[str, Any] = {"step": self.steps, "eval_stats": by, "loss": float(loss), "images": 0,
                                   "seconds": time.perf_counter() - begin, "confusion": confusion.tolist(),
@@ -249,10 +277,24 @@ def digest_of(what: Any) -> str:
         return digest.hexdigest()
     for name, value in what.items():
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        if isinstance(value, Tensor):  # and no extra state
+            digest.update(_bytes_of(value))
     return digest.hexdigest()
 
 
+def _bytes_of(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _finite(value: Any) -> Any:
+    """With null for what is no finite number, which JSON has not."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
 def _write(events: IO[str], event: Dict[str, Any]) -> None:
-    events.write(json.dumps(event) + "\n")
+    events.write(json.dumps(_finite(event)) + "\n")
     events.flush()

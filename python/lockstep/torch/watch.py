@@ -3,13 +3,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..figures import axes_of
 from ..table import Table
 from .batch_norm import OwnStatistics
 from .diagnosis import count_of
+from .hooks import Look, before_forward, tensors_of
 from .noise import noise_of
 from .passes import moments_by_image
 
@@ -23,7 +24,7 @@ class Watch:
         print(watch.table)
 
     A step is a forward pass of `model` in training, unless counts=False: then add to `steps` before each. Batches need two sets
-    of so many images; others are passed by. Nothing that the network computes is changed.
+    of so many images; others are passed by, and layers with other rows than images. Nothing that the network computes is changed.
     """
 
     def __init__(self, model: nn.Module, images_per_device: int = 1, every: int = 50, counts: bool = True):
@@ -33,10 +34,12 @@ class Watch:
         self.every = every
         self.steps = 0
         self._records: List[Dict[str, Any]] = []
-        self._hooks: List[Any] = [model.register_forward_pre_hook(self._count)] if counts else []
+        self._counts = counts
+        self._images = 0  # of the pass
+        self._hooks: List[Any] = [before_forward(model, self._begin)]
         for name, layer in model.named_modules():
             if isinstance(layer, _BatchNorm) and not isinstance(layer, OwnStatistics):
-                self._hooks.append(layer.register_forward_pre_hook(self._looking_at(name)))
+                self._hooks.append(before_forward(layer, self._looking_at(name)))
 
     @property
     def table(self) -> Table:
@@ -83,15 +86,19 @@ class Watch:
                  trace: Optional[TracebackType]) -> None:
         self.close()
 
-    def _count(self, model: nn.Module, inputs: Tuple[Any, ...]) -> None:
-        if model.training:
+    def _begin(self, model: nn.Module, inputs: Tuple[Any, ...], named: Dict[str, Any]) -> None:
+        first = next(tensors_of([inputs, named]), None)
+        self._images = len(first) if first is not None and first.dim() > 0 else 0
+        if model.training and self._counts:
             self.steps += 1
 
-    def _looking_at(self, name: str) -> Callable[[nn.Module, Tuple[Tensor, ...]], None]:
-        def look(layer: nn.Module, inputs: Tuple[Tensor, ...]) -> None:
-            x = inputs[0]
+    def _looking_at(self, name: str) -> Look:
+        def look(layer: nn.Module, inputs: Tuple[Any, ...], named: Dict[str, Any]) -> None:
+            x = inputs[0] if inputs else named.get("input")
             # The first step is looked at, too: initial weights.
-            if not layer.training or (self.steps - 1) % self.every or len(x) < 2 * self.images_per_device:
+            if x is None or not layer.training or (self.steps - 1) % self.every or len(x) < 2 * self.images_per_device:
+                return
+            if self._images not in (0, len(x)):  # which rows are an image's, nobody can tell
                 return
             assert isinstance(layer, _BatchNorm)
             noise = noise_of(name, moments_by_image(x.detach()), self.images_per_device, layer.eps)
@@ -103,7 +110,7 @@ class WatchCallback:
     """Watch for Lightning: Trainer(callbacks=[WatchCallback()]). A step is a training batch. At the end it prints the summary, and
     draws into the file `figure`, if given. `watch` is there from the beginning of the training on. Lightning is not imported."""
 
-    state_key = "lockstep.torch.WatchCallback"
+    state_key = _legacy_state_key = "lockstep.torch.WatchCallback"
 
     def __init__(self, images_per_device: int = 1, every: int = 50, figure: Union[str, Path, None] = None):
         self.images_per_device = images_per_device
