@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
 #include <functional>
 #include <iterator>
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "data/for_each_sample.h"
@@ -274,7 +275,7 @@ void warn_of_types(const SplitReport& split, const DataOptions& options, const s
 
 bool same_pixels(const Image& a, const Image& b) {
   const auto same_floats = [](const std::vector<float>& x, const std::vector<float>& y) {
-    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
+    return std::ranges::equal(std::as_bytes(std::span(x)), std::as_bytes(std::span(y)));
   };
   return a.width == b.width && a.pixels == b.pixels && a.words == b.words &&
          same_floats(a.floats, b.floats);

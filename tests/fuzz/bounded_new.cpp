@@ -9,8 +9,11 @@
 // believed.
 constexpr std::size_t kMostBytes = std::size_t{300} << 20;
 
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return bytes > kMostBytes ? nullptr : std::malloc(std::max<std::size_t>(bytes, 1));
+}
 void* operator new(std::size_t bytes) {
-  void* const memory = bytes > kMostBytes ? nullptr : std::malloc(std::max<std::size_t>(bytes, 1));
+  void* const memory = operator new(bytes, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }

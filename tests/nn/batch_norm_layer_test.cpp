@@ -226,7 +226,8 @@ TEST_CASE("evaluation and frozen layers never exchange") {
     return FrozenBatchNorm(options)(net, x, "bn");
   };
   context.training = true;
-  CHECK_NOTHROW(TestNetwork(frozen, shape, {true, true}, options).step(input, 1, context));
+  TestNetwork constant(frozen, shape, {true, true}, options);
+  CHECK_NOTHROW(constant.step(input, 1, context));
   CHECK(group.progress().describe(0).find("replica 0: backward in bn") == 0);
   CHECK_THROWS_WITH_AS(tracked.step(input, 1, context), "exchange in bn", ReplicaError);
   options.track_running_stats = false;
