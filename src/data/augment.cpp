@@ -302,13 +302,17 @@ Augmenter::Augmenter(const DataOptions& options, std::uint64_t seed, Size size)
       size_(size),
       normalizer_(options) {}
 
-void Augmenter::apply(const Sample& sample, std::int64_t index, std::int64_t epoch, float* image,
+ImagePart Augmenter::part_needed(Size image, std::int64_t index, std::int64_t epoch) {
+  const AugmentDraw draw = draw_augment(options_, image, seed_, index, epoch);
+  return resizer_.source_of(image, draw.scaled, draw.window);
+}
+
+void Augmenter::apply(const SamplePart& part, std::int64_t index, std::int64_t epoch, float* image,
                       Label* labels) {
-  const Size whole{sample.image.height, sample.image.width};
-  AugmentDraw draw = draw_augment(options_, whole, seed_, index, epoch);
-  center_on_class(options_, sample.labels, ignored_,
+  AugmentDraw draw = draw_augment(options_, part.whole.size, seed_, index, epoch);
+  center_on_class(options_, part.sample.labels, ignored_,
                   stream_of(RngPurpose::kClassCrop, seed_, index, epoch), draw);
-  resizer_.resize(sample.image, draw.scaled, draw.window, image_);
+  resizer_.resize(part.sample.image, part.whole, draw.scaled, draw.window, image_);
   apply_symmetry(draw, image_);
   if (options_.photometric) distort_colors(draw, image_);
   normalizer_.apply(image_, size_, image);
@@ -317,14 +321,14 @@ void Augmenter::apply(const Sample& sample, std::int64_t index, std::int64_t epo
                 image);
   }
   if (task_ == Task::kClassification) {
-    *labels = sample.labels.pixels.front();
+    *labels = part.sample.labels.pixels.front();
   } else {
-    apply_to_labels(sample.labels, draw, labels);
+    apply_to_labels(part, draw, labels);
   }
 }
 
-void Augmenter::apply_to_labels(const LabelMap& labels, const AugmentDraw& draw, Label* result) {
-  resizer_.resize(labels, draw.scaled, draw.window, labels_);
+void Augmenter::apply_to_labels(const SamplePart& part, const AugmentDraw& draw, Label* result) {
+  resizer_.resize(part.sample.labels, part.whole, draw.scaled, draw.window, labels_);
   apply_symmetry(draw, labels_);
   pad_labels(labels_, size_, ignored_, result);
 }

@@ -56,8 +56,8 @@ void pad_labels(const LabelMap& labels, Size padded, Label ignored, Label* resul
 
 /// What chance decides about one sample in one epoch.
 struct AugmentDraw {
-  Size scaled;    // size of the whole image after scaling
-  Window window;  // the crop, within `scaled`
+  Size scaled;       // size of the whole image after scaling
+  ImagePart window;  // the crop, within `scaled`
   // In this order: rows become columns; left and right, above and below change places.
   bool transpose = false, flip = false, vflip = false;
   bool brightness = false, contrast = false, saturation = false, hue = false;  // applied or not
@@ -98,11 +98,13 @@ class Augmenter {
   Augmenter(const DataOptions& options, std::uint64_t seed, Size size);
   /// Fills `image` [size.height, size.width, channels] and `labels`, [size.height, size.width] or
   /// one of the whole image. `index`: of the sample, or its crop_index.
-  void apply(const Sample& sample, std::int64_t index, std::int64_t epoch, float* image,
+  void apply(const SamplePart& part, std::int64_t index, std::int64_t epoch, float* image,
              Label* labels);
+  /// The part of such an image that apply depends on, where it looks for no class.
+  ImagePart part_needed(Size image, std::int64_t index, std::int64_t epoch);
 
  private:
-  void apply_to_labels(const LabelMap& labels, const AugmentDraw& draw, Label* result);
+  void apply_to_labels(const SamplePart& part, const AugmentDraw& draw, Label* result);
 
   AugmentOptions options_;
   Task task_;

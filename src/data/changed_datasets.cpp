@@ -31,6 +31,9 @@ class SomeSamples final : public Dataset {
   void load(std::int64_t index, Sample& sample) const override {
     all_->load(in_all(index), sample);
   }
+  bool load_part(std::int64_t index, const ImagePart& part, Sample& sample) const override {
+    return all_->load_part(in_all(index), part, sample);
+  }
   Size image_size(std::int64_t index) const override { return all_->image_size(in_all(index)); }
   PixelType pixel_type(std::int64_t index) const override {
     return all_->pixel_type(in_all(index));
@@ -125,7 +128,12 @@ class Relabelled final : public Dataset {
   std::int64_t size() const override { return dataset_->size(); }
   void load(std::int64_t index, Sample& sample) const override {
     dataset_->load(index, sample);
-    std::replace(sample.labels.pixels.begin(), sample.labels.pixels.end(), from_, to_);
+    relabel(sample);
+  }
+  bool load_part(std::int64_t index, const ImagePart& part, Sample& sample) const override {
+    if (!dataset_->load_part(index, part, sample)) return false;
+    relabel(sample);
+    return true;
   }
   Size image_size(std::int64_t index) const override { return dataset_->image_size(index); }
   PixelType pixel_type(std::int64_t index) const override { return dataset_->pixel_type(index); }
@@ -137,6 +145,10 @@ class Relabelled final : public Dataset {
   std::vector<std::string> left_out() const override { return dataset_->left_out(); }
 
  private:
+  void relabel(Sample& sample) const {
+    std::replace(sample.labels.pixels.begin(), sample.labels.pixels.end(), from_, to_);
+  }
+
   std::unique_ptr<Dataset> dataset_;
   Label from_, to_;
 };

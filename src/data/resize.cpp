@@ -5,31 +5,26 @@
 #include <limits>
 #include <type_traits>
 
+#include "io/raw_pixels.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
 
-/// The window of values [height, width, channels] of `source`.
-template <typename Map, typename Value>
-void copy_window(const Map& source, const std::vector<Value>& values, const Window& window,
-                 std::size_t channels, std::vector<Value>& result) {
-  const std::size_t row_values = static_cast<std::size_t>(window.size.width) * channels;
-  result.resize(static_cast<std::size_t>(window.size.height) * row_values);
-  for (int y = 0; y < window.size.height; ++y) {
-    const auto row =
-        static_cast<std::size_t>(window.top + y) * static_cast<std::size_t>(source.width);
-    const auto begin =
-        values.begin() +
-        static_cast<std::ptrdiff_t>((row + static_cast<std::size_t>(window.left)) * channels);
-    std::copy(
-        begin, begin + static_cast<std::ptrdiff_t>(row_values),
-        result.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(y) * row_values));
-  }
+/// The part in what is held of the image. REQUIRES: that has it.
+template <typename Map>
+ImagePart part_held(const Map& source, const Whole& whole, ImagePart part) {
+  part.top -= whole.top;
+  part.left -= whole.left;
+  LOCKSTEP_CHECK(part.top >= 0 && part.left >= 0 && part.top + part.size.height <= source.height &&
+                     part.left + part.size.width <= source.width,
+                 "of an image only ", source.height, "x", source.width, " is there, not ",
+                 to_string(part.size), " at (", part.top, ", ", part.left, ")");
+  return part;
 }
 
 template <typename Map>
-void prepare(const Map& source, Size full, const Window& window, Map& result) {
+void prepare(const Map& source, Size full, const ImagePart& window, Map& result) {
   LOCKSTEP_CHECK(source.height > 0 && source.width > 0 && window.top >= 0 && window.left >= 0 &&
                      window.top + window.size.height <= full.height &&
                      window.left + window.size.width <= full.width,
@@ -63,9 +58,9 @@ Value value_of(float sum) {
   }
 }
 
-template <typename Map>
-bool same_size(const Map& source, Size full) {
-  return source.height == full.height && source.width == full.width;
+int nearest(int i, int from, int to) {
+  return static_cast<int>((2 * static_cast<std::int64_t>(i) + 1) * from /
+                          (2 * static_cast<std::int64_t>(to)));
 }
 
 }  // namespace
@@ -149,38 +144,54 @@ void Resizer::blend(const Image& source, const std::vector<Value>& values, Image
   }
 }
 
-void Resizer::resize(const Image& source, Size full, const Window& window, Image& result) {
+ImagePart Resizer::source_of(Size image, Size full, const ImagePart& window) {
+  if (image == full) return window;
+  plan(image.height, full.height, window.top, window.size.height, rows_);
+  plan(image.width, full.width, window.left, window.size.width, columns_);
+  const auto extent = [](const Axis& axis) {
+    return axis.taps.back().first + axis.taps.back().count - axis.taps.front().first;
+  };
+  return {rows_.taps.front().first, columns_.taps.front().first, {extent(rows_), extent(columns_)}};
+}
+
+void Resizer::resize(const Image& source, const Whole& whole, Size full, const ImagePart& window,
+                     Image& result) {
   prepare(source, full, window, result);
-  const bool same = same_size(source, full);
-  if (!same) {
-    plan(source.height, full.height, window.top, window.size.height, rows_);
-    plan(source.width, full.width, window.left, window.size.width, columns_);
-  }
+  const ImagePart part = part_held(source, whole, source_of(whole.size, full, window));
   with_values_of_both(source, result, [&](const auto& values, auto& kept) {
-    if (same) {
-      copy_window(source, values, window, static_cast<std::size_t>(source.channels), kept);
+    if (whole.size == full) {
+      copy_part(values, source.width, static_cast<std::size_t>(source.channels), part, kept);
     } else {
+      for (Tap& tap : rows_.taps) tap.first -= whole.top;
+      for (Tap& tap : columns_.taps) tap.first -= whole.left;
       blend(source, values, result, kept);
     }
   });
 }
 
-void Resizer::resize(const LabelMap& source, Size full, const Window& window, LabelMap& result) {
+void Resizer::resize(const LabelMap& source, const Whole& whole, Size full, const ImagePart& window,
+                     LabelMap& result) {
   prepare(source, full, window, result);
-  if (same_size(source, full)) return copy_window(source, source.pixels, window, 1, result.pixels);
+  if (whole.size == full) {
+    const ImagePart part = part_held(source, whole, window);
+    return copy_part(source.pixels, source.width, 1, part, result.pixels);
+  }
   result.pixels.resize(static_cast<std::size_t>(result.height) *
                        static_cast<std::size_t>(result.width));
-  const auto nearest = [](int i, int from, int to) {
-    return static_cast<int>((2 * static_cast<std::int64_t>(i) + 1) * from /
-                            (2 * static_cast<std::int64_t>(to)));
+  const auto row_of = [&](int y) {
+    return nearest(window.top + y, whole.size.height, full.height) - whole.top;
   };
   nearest_.resize(static_cast<std::size_t>(window.size.width));
   for (int x = 0; x < window.size.width; ++x) {
-    nearest_[static_cast<std::size_t>(x)] = nearest(window.left + x, source.width, full.width);
+    nearest_[static_cast<std::size_t>(x)] =
+        nearest(window.left + x, whole.size.width, full.width) - whole.left;
   }
+  LOCKSTEP_CHECK(row_of(0) >= 0 && row_of(window.size.height - 1) < source.height &&
+                     nearest_.front() >= 0 && nearest_.back() < source.width,
+                 "of labels only ", source.height, "x", source.width, " are there");
   Label* out = result.pixels.data();
   for (int y = 0; y < window.size.height; ++y) {
-    const auto row = static_cast<std::size_t>(nearest(window.top + y, source.height, full.height));
+    const auto row = static_cast<std::size_t>(row_of(y));
     const Label* in = source.pixels.data() + row * static_cast<std::size_t>(source.width);
     for (const int x : nearest_) *out++ = in[x];
   }

@@ -10,22 +10,40 @@
 
 namespace lockstep {
 
-/// The part of an image at rows [top, top+height) and columns [left, left+width).
-struct Window {
-  int top = 0, left = 0;
+/// The image that one which is held is a part of, beginning at this row and column of it.
+struct Whole {
   Size size;
+  int top = 0, left = 0;
+};
+
+/// A sample, or a part of one; it is not kept.
+struct SamplePart {
+  SamplePart(const Sample& all) : sample(all), whole{{all.image.height, all.image.width}} {}
+  SamplePart(const Sample& part, const Whole& of) : sample(part), whole(of) {}
+
+  const Sample& sample;
+  Whole whole;  // of image and labels
 };
 
 /// Resamples and keeps its scratch memory from call to call. Used by one thread.
 class Resizer {
  public:
-  /// The `window` of `source` resized to `full`: bilinear when growing; when shrinking, the
+  /// The `window` of an image resized to `full`: bilinear when growing; when shrinking, the
   /// triangle's support grows with the factor, so that every source pixel counts (Pillow's
   /// BILINEAR, PyTorch's `antialias=True`). Halving weighs four pixels 1:3:3:1 per axis. Integers
   /// are rounded once, at the end. A mean with a value that is not there (NaN) is not there.
-  void resize(const Image& source, Size full, const Window& window, Image& result);
+  /// `source` holds the image, or at least what source_of says.
+  void resize(const Image& source, const Whole& whole, Size full, const ImagePart& window,
+              Image& result);
   /// Nearest: pixel floor((i + 0.5) * source / full).
-  void resize(const LabelMap& source, Size full, const Window& window, LabelMap& result);
+  void resize(const LabelMap& source, const Whole& whole, Size full, const ImagePart& window,
+              LabelMap& result);
+  template <typename Map>
+  void resize(const Map& source, Size full, const ImagePart& window, Map& result) {
+    resize(source, Whole{{source.height, source.width}}, full, window, result);
+  }
+  /// What of an image the window depends on.
+  ImagePart source_of(Size image, Size full, const ImagePart& window);
 
  private:
   // Weights of the source pixels [first, first + count) for one result pixel, at
@@ -57,7 +75,7 @@ class Resizer {
 /// How an image is resized, and the part of the result that is kept.
 struct ImageGeometry {
   Size full;
-  Window window;
+  ImagePart window;
 };
 
 /// What images of any size become. Without a value nothing is done.

@@ -40,6 +40,25 @@ std::size_t bytes_of(const Image& image) {
                      [](const auto& values) { return values.size() * sizeof(values.front()); });
 }
 
+std::size_t bytes_of(const Sample& sample) {
+  return sizeof(Sample) + bytes_of(sample.image) + sample.labels.pixels.size() * sizeof(Label);
+}
+
+/// Of a sample as its file's header has it: more where integers miss values, and become floats.
+std::size_t bytes_of(Size image, int channels, PixelType type) {
+  const std::size_t value = type == PixelType::kUint8 ? 1 : type == PixelType::kUint16 ? 2 : 4;
+  return sizeof(Sample) + static_cast<std::size_t>(image.height) *
+                              static_cast<std::size_t>(image.width) *
+                              (static_cast<std::size_t>(channels) * value + sizeof(Label));
+}
+
+/// Whether a part of an image becomes what it does within the whole, and nothing asks for the rest.
+bool parts_do(const DataOptions& options, const ResizeRule& resize, Task task) {
+  const bool looks_for_classes = options.augment && options.augment->class_crops > 0;
+  return task == Task::kSegmentation && !looks_for_classes && !resize.changes_images() &&
+         !normalizes_by_image(options);
+}
+
 /// Of pixels that are not there nothing is learnt, and none is scored.
 void ignore_missing(const Image& image, Label ignored, LabelMap& labels) {
   if (image.floats.empty() ||
@@ -58,6 +77,7 @@ SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t 
       task_(find_layout(options).task),
       ignored_(ignored_label(options)),
       resize_(resize_rule(options, split)),
+      parts_do_(parts_do(options, resize_, task_)),
       exposure_(options.exposure),
       split_(split),
       seed_(seed),
@@ -66,6 +86,7 @@ SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t 
   check_colors(options);
   dataset_ = make_dataset(options, split, seed);
   kept_.resize(static_cast<std::size_t>(dataset_->size()));
+  too_large_.resize(kept_.size());
 }
 
 Size SampleStore::image_size(std::int64_t index) const {
@@ -74,9 +95,18 @@ Size SampleStore::image_size(std::int64_t index) const {
 }
 
 const Sample& SampleStore::fetch(std::int64_t index, SampleScratch& scratch) const {
+  return fetch_part(index, nullptr, scratch).sample;
+}
+
+SamplePart SampleStore::fetch_part(std::int64_t index, const NeededPart& needed,
+                                   SampleScratch& scratch) const {
   if (const Sample* sample = kept(index)) return *sample;
   try {
-    Sample& sample = decode(index, scratch);
+    if (const std::optional<Whole> whole = load_part(index, needed, scratch.decoded)) {
+      return {prepare(index, scratch), *whole};
+    }
+    dataset_->load(index, scratch.decoded);
+    const Sample& sample = prepare(index, scratch);
     keep(index, sample);
     return sample;
   } catch (const std::bad_alloc& error) {
@@ -96,8 +126,21 @@ void SampleStore::count_labels(std::int64_t index, std::span<const Label> labels
   }
 }
 
-Sample& SampleStore::decode(std::int64_t index, SampleScratch& scratch) const {
-  dataset_->load(index, scratch.decoded);
+std::optional<Whole> SampleStore::load_part(std::int64_t index, const NeededPart& needed,
+                                            Sample& sample) const {
+  if (!parts_do_ || !needed) return std::nullopt;
+  try {
+    const Size image = dataset_->image_size(index);
+    const ImagePart part = needed(image);
+    if (part.size == image || fits(index, image)) return std::nullopt;
+    if (!dataset_->load_part(index, part, sample)) return std::nullopt;
+    return Whole{image, part.top, part.left};
+  } catch (const DataError&) {  // the whole one says where, and what to do
+    return std::nullopt;
+  }
+}
+
+Sample& SampleStore::prepare(std::int64_t index, SampleScratch& scratch) const {
   prepare_image(options_, describe(index), scratch.decoded.image);
   Sample* sample = &scratch.decoded;
   if (resize_.changes_images()) {
@@ -121,22 +164,38 @@ const Sample* SampleStore::kept(std::int64_t index) const {
   return kept_.at(static_cast<std::size_t>(index)).get();
 }
 
+bool SampleStore::fits(std::int64_t index, Size image) const {
+  const auto place = static_cast<std::size_t>(index);
+  {
+    const std::lock_guard lock(mutex_);
+    if (too_large_[place]) return false;
+    // In most cases the file need not say what its values are.
+    if (bytes_of(image, options_.channels, PixelType::kFloat32) <= budget_) return true;
+  }
+  const std::size_t bytes = bytes_of(image, options_.channels, dataset_->pixel_type(index));
+  const std::lock_guard lock(mutex_);
+  too_large_[place] = bytes > budget_;
+  return !too_large_[place];
+}
+
 void SampleStore::keep(std::int64_t index, const Sample& sample) const {
-  const std::size_t bytes =
-      sizeof(Sample) + bytes_of(sample.image) + sample.labels.pixels.size() * sizeof(Label);
+  const std::size_t bytes = bytes_of(sample);
+  const auto place = static_cast<std::size_t>(index);
   {
     const std::lock_guard lock(mutex_);
     // Two threads may have decoded the same sample, for two epochs; the first one in stays.
-    if (bytes > budget_ || kept_[static_cast<std::size_t>(index)] != nullptr) return;
+    if (kept_[place] != nullptr) return;
+    too_large_[place] = bytes > budget_;
+    if (too_large_[place]) return;
     budget_ -= bytes;
   }
   auto copy = std::make_unique<const Sample>(sample);
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<const Sample>& place = kept_[static_cast<std::size_t>(index)];
-  if (place == nullptr) {
-    place = std::move(copy);
+  if (kept_[place] == nullptr) {
+    kept_[place] = std::move(copy);
   } else {
-    budget_ += bytes;
+    budget_ += bytes;  // with room again for what found none meanwhile
+    too_large_.assign(too_large_.size(), false);
   }
 }
 

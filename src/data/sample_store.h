@@ -2,9 +2,11 @@
 // The samples of a split as the loaders want them: decoded, by their own numbers normalised where
 // that is asked for, resized, cropped, exposed; kept in
 // memory within a budget, because decoding a photograph costs more than everything that happens to
-// it later. What is not kept is decoded again each time: the budget changes speed, never a value.
+// it later. What is not kept is decoded again each time, and no more of it than a crop needs: the
+// budget changes speed, never a value.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,10 +43,17 @@ class SampleStore {
   Task task() const { return task_; }
   /// The sample, in the store or in `scratch`: valid until the scratch is used again.
   const Sample& fetch(std::int64_t index, SampleScratch& scratch) const;
+  /// The same, or at least the part that `needed` says of an image of this size.
+  using NeededPart = std::function<ImagePart(Size image)>;
+  SamplePart fetch_part(std::int64_t index, const NeededPart& needed, SampleScratch& scratch) const;
 
  private:
-  Sample& decode(std::int64_t index, SampleScratch& scratch) const;
+  /// Loads no more than what is needed of what will not be kept; of what, or nothing.
+  std::optional<Whole> load_part(std::int64_t index, const NeededPart& needed,
+                                 Sample& sample) const;
+  Sample& prepare(std::int64_t index, SampleScratch& scratch) const;
   const Sample* kept(std::int64_t index) const;
+  bool fits(std::int64_t index, Size image) const;
   void keep(std::int64_t index, const Sample& sample) const;
 
   DataOptions options_;
@@ -52,12 +61,14 @@ class SampleStore {
   Task task_;
   Label ignored_;
   ResizeRule resize_;
+  bool parts_do_;  // where they are enough
   std::optional<ExposureOptions> exposure_;
   Split split_;
   std::uint64_t seed_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<const Sample>> kept_;  // [sample]; guarded by mutex_
-  mutable std::size_t budget_;                               // bytes left; guarded by mutex_
+  mutable std::vector<bool> too_large_;  // [sample] for the budget; guarded by mutex_
+  mutable std::size_t budget_;           // bytes left; guarded by mutex_
 };
 
 }  // namespace lockstep

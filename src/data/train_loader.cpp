@@ -256,9 +256,12 @@ void TrainLoader::Impl::fill(const Ticket& ticket, Decoder& decoder) const {
   const auto position = static_cast<std::size_t>(ticket.position);
   float* image = batch.images.data() + position * pixels_per_sample() * channels();
   Label* labels = batch.labels.data() + position * labels_per_sample();
-  const Sample& sample = store_.fetch(ticket.sample, decoder.scratch);
-  decoder.augmenter.apply(sample, crop_index(ticket.sample, ticket.crop), batch.epoch, image,
-                          labels);
+  const std::int64_t crop = crop_index(ticket.sample, ticket.crop);
+  const auto needed = [&](Size whole) {
+    return decoder.augmenter.part_needed(whole, crop, batch.epoch);
+  };
+  const SamplePart part = store_.fetch_part(ticket.sample, needed, decoder.scratch);
+  decoder.augmenter.apply(part, crop, batch.epoch, image, labels);
   store_.count_labels(ticket.sample, {labels, labels_per_sample()}, decoder.histogram);
 }
 

@@ -1,10 +1,12 @@
 #pragma once
 // The image formats, decoding from memory, TIFF also from a file. `name` is the file's, for
-// messages. All throw DataError.
+// messages. All throw DataError. Where a rule asks for a part, what leaves an image of its size has
+// decoded no more; what decodes the whole leaves that.
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +18,9 @@ namespace lockstep {
 
 /// Throws for a size that only a damaged header claims, before memory is asked for.
 void check_image_size(Size size, const std::string& name);
+
+/// The part that is asked for, or all. Throws where an image has no such part.
+ImagePart part_of(Size image, const std::optional<ImagePart>& part, const std::string& name);
 
 class RandomBytes;
 class RowSource;
@@ -41,8 +46,9 @@ bool is_npy(ImageBytes file);
 /// `head`: the beginning of a file of `file_bytes`.
 ImageInfo npy_info(ImageBytes head, std::uint64_t file_bytes, const std::string& name,
                    const ImageRule& rule);
-void decode_npy(ImageBytes file, const std::string& name, const ImageRule& rule, Image& image);
-void decode_npy_mask(ImageBytes file, const std::string& name, const LabelRule& rule,
+void decode_npy(const RandomBytes& bytes, const std::string& name, const ImageRule& rule,
+                Image& image);
+void decode_npy_mask(const RandomBytes& bytes, const std::string& name, const LabelRule& rule,
                      LabelMap& labels);
 
 bool is_tiff(ImageBytes file);

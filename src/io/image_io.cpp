@@ -109,7 +109,47 @@ void check_image_size(Size size, const std::string& name) {
   }
 }
 
+ImagePart part_of(Size image, const std::optional<ImagePart>& part, const std::string& name) {
+  if (!part) return {0, 0, image};
+  const auto& [top, left, size] = *part;
+  const bool inside = top >= 0 && left >= 0 && size.height > 0 && size.width > 0 &&
+                      top <= image.height - size.height && left <= image.width - size.width;
+  if (inside) return *part;
+  throw DataError(concat(name, ": expected a part of ", to_string(size), " at (", top, ", ", left,
+                         "), but the image is ", to_string(image)));
+}
+
 namespace {
+
+/// Where all has been decoded a part is cut out.
+void leave_part(const std::optional<ImagePart>& part, const std::string& name, Image& image) {
+  const Size whole{image.height, image.width};
+  if (!part || part->size == whole) return;
+  const ImagePart kept = part_of(whole, part, name);
+  with_values(image, [&](auto& values) {
+    std::remove_cvref_t<decltype(values)> own;
+    copy_part(values, whole.width, static_cast<std::size_t>(image.channels), kept, own);
+    values = std::move(own);
+  });
+  image.height = kept.size.height;
+  image.width = kept.size.width;
+}
+
+void leave_part(const std::optional<ImagePart>& part, const std::string& name, LabelMap& labels) {
+  const Size whole{labels.height, labels.width};
+  if (!part || part->size == whole) return;
+  const ImagePart kept = part_of(whole, part, name);
+  LabelMap own{kept.size.height, kept.size.width, {}};
+  copy_part(labels.pixels, whole.width, 1, kept, own.pixels);
+  labels = std::move(own);
+}
+
+/// What is asked of a decoder that does not turn: of an image that is turned afterwards, all.
+template <typename Rule>
+Rule rule_before(const Turn& turn, Rule rule) {
+  if (turn.turns()) rule.part.reset();
+  return rule;
+}
 
 /// What a file is, by its first bytes.
 enum class ImageFormat : std::uint8_t { kJpeg, kPng, kTiff, kNpy, kOther };
@@ -126,24 +166,26 @@ ImageFormat format_of(ImageBytes head) {
 void decode(const std::filesystem::path& path, const ImageRule& rule, Image& image) {
   const ImageFormat format = format_of(read_bytes(path, kEnoughToTell));
   const std::string name = path.string();
-  if (format == ImageFormat::kTiff) {
+  if (format == ImageFormat::kTiff || format == ImageFormat::kNpy) {
     RandomBytes bytes(path);
-    return decode_tiff(bytes, name, rule, image);
+    const bool tiff = format == ImageFormat::kTiff;
+    return tiff ? decode_tiff(bytes, name, rule, image) : decode_npy(bytes, name, rule, image);
   }
   const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
-  switch (format) {
-    case ImageFormat::kJpeg:
-      decode_jpeg(file, name, rule, image);
-      break;
-    case ImageFormat::kPng:
-      decode_png(file, name, rule, image);
-      break;
-    case ImageFormat::kNpy:
-      return decode_npy(file, name, rule, image);
-    default:
-      throw not_an_image(path, file);
+  if (format == ImageFormat::kOther) throw not_an_image(path, file);
+  const Turn shown = shown_turn(file, rule.orientation);
+  const ImageRule stored = rule_before(shown, rule);
+  if (format == ImageFormat::kJpeg) {
+    decode_jpeg(file, name, stored, image);
+  } else {
+    decode_png(file, name, stored, image);
   }
-  turn(shown_turn(file, rule.orientation), image);
+  turn(shown, image);
+}
+
+void decode_part(const std::filesystem::path& path, const ImageRule& rule, Image& image) {
+  decode(path, rule, image);
+  leave_part(rule.part, path.string(), image);
 }
 
 ImageInfo png_or_jpeg_info(const std::filesystem::path& path, ImageOrientation orientation,
@@ -195,7 +237,8 @@ ImageInfo info_of_file(const std::filesystem::path& path, const ImageRule& rule)
 ImageRule rule_of_part(const std::filesystem::path& file, const ImageRule& rule) {
   return {.orientation = rule.orientation,
           .channels = info_of_file(file, rule).channels,
-          .nodata = rule.nodata};
+          .nodata = rule.nodata,
+          .part = rule.part};
 }
 
 std::unique_ptr<RowSource> rows_of_file(const std::filesystem::path& path, const ImageRule& rule) {
@@ -210,10 +253,10 @@ std::unique_ptr<RowSource> rows_of_file(const std::filesystem::path& path, const
 }
 
 void read_image(const std::filesystem::path& path, Image& image, const ImageRule& rule) {
-  if (rule.channel_files.empty()) return decode(path, rule, image);
+  if (rule.channel_files.empty()) return decode_part(path, rule, image);
   Image all, part;
   for (const std::filesystem::path& file : channel_files_of(path, rule)) {
-    decode(file, rule_of_part(file, rule), part);
+    decode_part(file, rule_of_part(file, rule), part);
     if (all.height == 0) {
       all = std::exchange(part, {});
     } else {
@@ -224,13 +267,17 @@ void read_image(const std::filesystem::path& path, Image& image, const ImageRule
   image = std::move(all);
 }
 
-MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored,
-                   const LabelRule& rule) {
-  const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
-  switch (format_of(file)) {
+namespace {
+
+MaskKind decode_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored,
+                     const LabelRule& rule) {
+  const std::vector<std::uint8_t> head = read_bytes(path, kEnoughToTell);
+  switch (format_of(head)) {
     case ImageFormat::kPng: {
-      const MaskKind kind = decode_png_mask(file, path.string(), rule, labels, colored);
+      const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
       const Turn shown = shown_turn(file, rule.orientation);
+      const MaskKind kind =
+          decode_png_mask(file, path.string(), rule_before(shown, rule), labels, colored);
       if (kind == MaskKind::kColors) {
         turn(shown, colored);
       } else {
@@ -239,11 +286,11 @@ MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& c
       return kind;
     }
     case ImageFormat::kTiff: {
-      RandomBytes bytes{ImageBytes(file)};
+      RandomBytes bytes(path);
       return decode_tiff_mask(bytes, path.string(), rule, labels, colored);
     }
     case ImageFormat::kNpy:
-      decode_npy_mask(file, path.string(), rule, labels);
+      decode_npy_mask(RandomBytes(path), path.string(), rule, labels);
       return MaskKind::kValues;
     case ImageFormat::kJpeg:
       throw DataError(concat(path.string(),
@@ -251,8 +298,21 @@ MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& c
                              "changes classes; export the labels again as PNG"));
     default:
       throw DataError(concat(path.string(), ": expected labels as PNG, TIFF or .npy, but the file ",
-                             beginning(file)));
+                             beginning(head)));
   }
+}
+
+}  // namespace
+
+MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored,
+                   const LabelRule& rule) {
+  const MaskKind kind = decode_mask(path, labels, colored, rule);
+  if (kind == MaskKind::kColors) {
+    leave_part(rule.part, path.string(), colored);
+  } else {
+    leave_part(rule.part, path.string(), labels);
+  }
+  return kind;
 }
 
 std::vector<Color> read_palette(const std::filesystem::path& path) {

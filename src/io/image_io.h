@@ -21,17 +21,21 @@ struct ImageRule {
   std::vector<int> bands = {};  // of the file's channels those that are taken; empty: all
   std::vector<std::string> channel_files = {};  // ends of the names of one image's files, in order
   std::optional<double> nodata = {};            // a value that is not there
+  std::optional<ImagePart> part = {};           // all that is given, as it is in the whole
 };
 
 /// What a file's header says.
 struct ImageInfo {
   Size size;
   PixelType type = PixelType::kUint8;
-  int channels = 3;    // of the file
-  bool alpha = false;  // the last one
+  int channels = 3;                   // of the file
+  bool alpha = false;                 // the last one
+  std::optional<double> nodata = {};  // by what it says itself
 };
 
-/// Reads a JPEG, PNG, TIFF or .npy into `image`, whose buffers are reused. A file has as many
+/// Reads a JPEG, PNG, TIFF or .npy into `image`, whose buffers are reused. Of a part, a TIFF's
+/// blocks, an array's pixels and a PNG's rows from the first one on are read and no more, and its
+/// integers stay so where what is not there lies beside it. A file has as many
 /// channels as the rule says, but: gray JPEGs and PNGs become three equal channels where three are
 /// expected, and alpha is dropped where one or three are. Channels of a TIFF are the samples of all
 /// its pages of full resolution; an array is [H, W], [H, W, C] or, where only its first extent is
@@ -48,8 +52,9 @@ enum class MaskKind : std::uint8_t { kValues, kColors };
 /// How a file becomes labels.
 struct LabelRule {
   ImageOrientation orientation = ImageOrientation::kViewer;
-  bool objects = false;          // every value but 0 becomes 1
-  bool stretch_one_bit = false;  // of masks of one bit white becomes 255
+  bool objects = false;                // every value but 0 becomes 1
+  bool stretch_one_bit = false;        // of masks of one bit white becomes 255
+  std::optional<ImagePart> part = {};  // as that of ImageRule
 };
 
 /// Reads a mask: a PNG, TIFF or .npy. Gray or palette: the RAW value or index of every pixel in

@@ -5,6 +5,7 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -194,7 +195,57 @@ RawPixels gather(const std::uint8_t* values, const NpyHeader& header, const Axes
   return raw;
 }
 
-/// Rows of an array whose rows lie together: those of all channels, or of each.
+/// Whether a row's pixels lie together: those of all channels, or of each.
+bool rows_lie_together(const NpyHeader& header, const Axes& axes) {
+  const auto pixel = static_cast<std::size_t>(axes.steps[2] == 1 ? axes.channels : 1);
+  return !header.fortran && axes.steps[1] == pixel;
+}
+
+/// The values of a part, of which no others are read. REQUIRES: rows_lie_together.
+RawPixels read_part(const RandomBytes& bytes, const NpyHeader& header, Axes axes,
+                    const ImagePart& part, const std::string& name) {
+  const auto height = static_cast<std::size_t>(part.size.height);
+  const auto width = static_cast<std::size_t>(part.size.width);
+  const std::size_t planes = axes.steps[2] == 1 ? 1 : static_cast<std::size_t>(axes.channels);
+  const std::size_t pixel = axes.steps[1] * bytes_of(header.type), row = width * pixel;
+  std::vector<std::uint8_t> values(planes * height * row);
+  std::uint8_t* out = values.data();
+  for (std::size_t plane = 0; plane < planes; ++plane) {
+    const std::size_t first =
+        plane * static_cast<std::size_t>(axes.size.height) + static_cast<std::size_t>(part.top);
+    for (std::size_t y = first; y < first + height; ++y, out += row) {
+      const std::size_t at =
+          y * static_cast<std::size_t>(axes.size.width) + static_cast<std::size_t>(part.left);
+      if (bytes.read(header.offset + at * pixel, out, row) != row)
+        throw DataError(concat(name, ": reading its ", bytes.size(), " bytes failed"));
+    }
+  }
+  axes.size = part.size;
+  axes.steps[0] = width * axes.steps[1];
+  if (planes > 1) axes.steps[2] = height * axes.steps[0];
+  return gather(values.data(), header, axes);
+}
+
+/// The part that is asked for, or all where it cannot be read by itself.
+RawPixels read_values(const RandomBytes& bytes, const NpyHeader& header, const Axes& axes,
+                      const std::optional<ImagePart>& part, const std::string& name) {
+  const bool together = rows_lie_together(header, axes);
+  const ImagePart wanted = part_of(axes.size, together ? part : std::nullopt, name);
+  check_image_size(wanted.size, name);
+  if (together) return read_part(bytes, header, axes, wanted, name);
+  std::vector<std::uint8_t> values(bytes.size() - header.offset);
+  if (bytes.read(header.offset, values.data(), values.size()) != values.size())
+    throw DataError(concat(name, ": reading its ", bytes.size(), " bytes failed"));
+  return gather(values.data(), header, axes);
+}
+
+NpyHeader read_header(const RandomBytes& bytes, const std::string& name) {
+  constexpr std::size_t kMostHeader = 65536;
+  std::vector<std::uint8_t> head(std::min<std::uint64_t>(bytes.size(), kMostHeader));
+  head.resize(bytes.read(0, head.data(), head.size()));
+  return header_of(head, name);
+}
+
 class NpyRows : public RowSource {
  public:
   NpyRows(const std::filesystem::path& path, const NpyHeader& header, const Axes& axes,
@@ -207,20 +258,8 @@ class NpyRows : public RowSource {
 
  private:
   void decode(int first, int count, Image& rows) override {
-    Axes axes = axes_;
-    axes.size.height = count;
-    const std::size_t planes = axes_.steps[2] == 1 ? 1 : static_cast<std::size_t>(axes_.channels);
-    const std::size_t row = axes_.steps[0] * bytes_of(header_.type);
-    const std::size_t plane = static_cast<std::size_t>(count) * row;
-    if (planes > 1) axes.steps[2] = static_cast<std::size_t>(count) * axes_.steps[0];
-    std::vector<std::uint8_t> values(planes * plane);
-    for (std::size_t i = 0; i < planes; ++i) {
-      const std::size_t at =
-          (i * static_cast<std::size_t>(axes_.size.height) + static_cast<std::size_t>(first)) * row;
-      if (bytes_.read(header_.offset + at, &values[i * plane], plane) != plane)
-        throw DataError(concat(name_, ": reading its ", bytes_.size(), " bytes failed"));
-    }
-    put_image(gather(values.data(), header_, axes), std::nullopt, rows);
+    const ImagePart some{first, 0, {count, axes_.size.width}};
+    put_image(read_part(bytes_, header_, axes_, some, name_), std::nullopt, rows);
   }
 
   RandomBytes bytes_;
@@ -232,18 +271,13 @@ class NpyRows : public RowSource {
 }  // namespace
 
 std::unique_ptr<RowSource> npy_rows(const std::filesystem::path& path, const ImageRule& rule) {
-  constexpr std::size_t kMostHeader = 65536;
   const RandomBytes bytes(path);
-  std::vector<std::uint8_t> head(std::min<std::uint64_t>(bytes.size(), kMostHeader));
-  head.resize(bytes.read(0, head.data(), head.size()));
-  const NpyHeader header = header_of(head, path.string());
+  const NpyHeader header = read_header(bytes, path.string());
   const Axes axes =
       axes_of(header, rule.bands.empty() ? rule.channels : 0, bytes.size(), path.string());
   std::vector<int> chosen =
       chosen_channels({.count = static_cast<int>(axes.channels)}, rule, path.string());
-  const bool lie_together =
-      axes.steps[1] == static_cast<std::size_t>(axes.steps[2] == 1 ? axes.channels : 1);
-  if (header.fortran || !lie_together) return nullptr;
+  if (!rows_lie_together(header, axes)) return nullptr;
   return std::make_unique<NpyRows>(path, header, axes, std::move(chosen), rule.nodata);
 }
 
@@ -260,27 +294,26 @@ ImageInfo npy_info(ImageBytes head, std::uint64_t file_bytes, const std::string&
   return {axes.size, header.type, static_cast<int>(axes.channels), false};
 }
 
-void decode_npy(ImageBytes file, const std::string& name, const ImageRule& rule, Image& image) {
-  const NpyHeader header = header_of(file, name);
+void decode_npy(const RandomBytes& bytes, const std::string& name, const ImageRule& rule,
+                Image& image) {
+  const NpyHeader header = read_header(bytes, name);
   const int channels = rule.bands.empty() ? rule.channels : 0;
-  const Axes axes = axes_of(header, channels, file.size(), name);
+  const Axes axes = axes_of(header, channels, bytes.size(), name);
   const std::vector<int> chosen =
       chosen_channels({.count = static_cast<int>(axes.channels)}, rule, name);
-  check_image_size(axes.size, name);
-  put_image(gather(file.data() + header.offset, header, axes), rule.nodata, image);
+  put_image(read_values(bytes, header, axes, rule.part, name), rule.nodata, image);
   take_channels(chosen, image);
 }
 
-void decode_npy_mask(ImageBytes file, const std::string& name, const LabelRule& rule,
+void decode_npy_mask(const RandomBytes& bytes, const std::string& name, const LabelRule& rule,
                      LabelMap& labels) {
-  const NpyHeader header = header_of(file, name);
-  const Axes axes = axes_of(header, 1, file.size(), name);
+  const NpyHeader header = read_header(bytes, name);
+  const Axes axes = axes_of(header, 1, bytes.size(), name);
   if (axes.channels != 1) {
     throw DataError(concat(name, ": expected labels of one channel, value = class, got ",
                            axes.channels, " channels"));
   }
-  check_image_size(axes.size, name);
-  put_labels(gather(file.data() + header.offset, header, axes), name, rule, labels);
+  put_labels(read_values(bytes, header, axes, rule.part, name), name, rule, labels);
 }
 
 }  // namespace lockstep

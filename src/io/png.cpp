@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,7 @@ class PngDecoder {
   std::uint64_t bytes() const {
     return std::uint64_t{png_get_rowbytes(png_, info_)} * png_get_image_height(png_, info_);
   }
+  bool interlaced() const { return png_get_interlace_type(png_, info_) != PNG_INTERLACE_NONE; }
   int bit_depth() const { return png_get_bit_depth(png_, info_); }
   int color_type() const { return png_get_color_type(png_, info_); }
 
@@ -94,6 +96,20 @@ class PngDecoder {
     png_read_end(png_, nullptr);
     return true;
   }
+  /// Decodes rows down to the part's last, and keeps what lies in it. REQUIRES: not interlaced.
+  bool read_part(std::uint8_t* pixels, std::size_t pixel_bytes, const ImagePart& part) {
+    const std::size_t kept = static_cast<std::size_t>(part.size.width) * pixel_bytes;
+    const std::size_t left = static_cast<std::size_t>(part.left) * pixel_bytes;
+    row_.resize(static_cast<std::size_t>(size().width) * pixel_bytes);
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    png_read_update_info(png_, info_);
+    if (png_get_rowbytes(png_, info_) != row_.size()) png_error(png_, "unexpected row size");
+    for (int y = -part.top; y < part.size.height; ++y) {
+      png_read_row(png_, row_.data(), nullptr);
+      if (y >= 0) std::memcpy(pixels + static_cast<std::size_t>(y) * kept, &row_[left], kept);
+    }
+    return true;
+  }
   const char* error() const { return error_.data(); }
 
  private:
@@ -115,6 +131,7 @@ class PngDecoder {
   std::size_t position_ = 0;
   std::array<char, 128> error_{};
   std::vector<png_bytep> rows_;
+  std::vector<std::uint8_t> row_;
   png_structp png_;
   png_infop info_;
 };
@@ -132,6 +149,23 @@ void check_size(const PngDecoder& decoder, ImageBytes file, const std::string& n
   if (decoder.bytes() / kMostCompressed <= file.size()) return;
   throw DataError(concat(name, ": expected a complete PNG of ", to_string(decoder.size()),
                          ", but its ", file.size(), " bytes are truncated or damaged"));
+}
+
+/// What is decoded of the image: a part, where its rows follow one another.
+ImagePart decoded_part(const PngDecoder& decoder, const std::optional<ImagePart>& part,
+                       const std::string& name) {
+  return part_of(decoder.size(), decoder.interlaced() ? std::nullopt : part, name);
+}
+
+/// REQUIRES: room for the part.
+void read_pixels(PngDecoder& decoder, std::size_t pixel_bytes, const ImagePart& part,
+                 ImageBytes file, const std::string& name, std::uint8_t* pixels) {
+  const Size size = decoder.size();
+  const bool done =
+      part.size == size
+          ? decoder.read_pixels(pixels, static_cast<std::size_t>(size.width) * pixel_bytes)
+          : decoder.read_part(pixels, pixel_bytes, part);
+  if (!done) throw_damaged(decoder, file, name);
 }
 
 std::uint32_t big_endian(const std::uint8_t* bytes) {
@@ -171,19 +205,21 @@ void decode_png(ImageBytes file, const std::string& name, const ImageRule& rule,
   if (!decoder.convert(to_rgb, !keep_alpha)) throw_damaged(decoder, file, name);
   check_size(decoder, file, name);
   const bool deep = decoder.bit_depth() == 16;
-  const auto values =
-      static_cast<std::size_t>(channels.count) * static_cast<std::size_t>(decoder.size().width);
-  image = Image{decoder.size().height,
-                decoder.size().width,
+  const ImagePart part = decoded_part(decoder, rule.part, name);
+  const auto count = static_cast<std::size_t>(channels.count);
+  const std::size_t values = count * static_cast<std::size_t>(part.size.height) *
+                             static_cast<std::size_t>(part.size.width);
+  image = Image{part.size.height,
+                part.size.width,
                 std::move(image.pixels),
                 channels.count,
                 deep ? PixelType::kUint16 : PixelType::kUint8,
                 std::move(image.words)};
-  image.pixels.resize(deep ? 0 : values * static_cast<std::size_t>(image.height));
-  image.words.resize(deep ? values * static_cast<std::size_t>(image.height) : 0);
+  image.pixels.resize(deep ? 0 : values);
+  image.words.resize(deep ? values : 0);
   std::uint8_t* const out =
       deep ? reinterpret_cast<std::uint8_t*>(image.words.data()) : image.pixels.data();
-  if (!decoder.read_pixels(out, values * (deep ? 2 : 1))) throw_damaged(decoder, file, name);
+  read_pixels(decoder, count * (deep ? 2 : 1), part, file, name, out);
   mark_missing(rule.nodata, image);
   take_channels(chosen, image);
 }
@@ -206,7 +242,7 @@ MaskKind decode_png_mask(ImageBytes file, const std::string& name, const LabelRu
       decoder.color_type() != PNG_COLOR_TYPE_PALETTE) {
     if (decoder.bit_depth() == 16)
       throw DataError(concat(name, ": expected colours of 8 bits, got 16; convert the mask"));
-    decode_png(file, name, {}, colored);
+    decode_png(file, name, {.part = rule.part}, colored);
     return MaskKind::kColors;
   }
   if (decoder.color_type() == PNG_COLOR_TYPE_GRAY_ALPHA) {
@@ -218,10 +254,12 @@ MaskKind decode_png_mask(ImageBytes file, const std::string& name, const LabelRu
   const bool deep = decoder.bit_depth() == 16;
   const bool stretch = rule.stretch_one_bit && decoder.bit_depth() == 1 &&
                        decoder.color_type() == PNG_COLOR_TYPE_GRAY;
-  RawPixels raw{decoder.size(), 1, deep ? PixelType::kUint16 : PixelType::kUint8, {}};
-  const std::size_t row = static_cast<std::size_t>(raw.size.width) * (deep ? 2 : 1);
-  raw.bytes.resize(static_cast<std::size_t>(raw.size.height) * row);
-  if (!decoder.read_pixels(raw.bytes.data(), row)) throw_damaged(decoder, file, name);
+  const ImagePart part = decoded_part(decoder, rule.part, name);
+  RawPixels raw{part.size, 1, deep ? PixelType::kUint16 : PixelType::kUint8, {}};
+  const std::size_t each = deep ? 2 : 1;
+  raw.bytes.resize(static_cast<std::size_t>(part.size.height) *
+                   static_cast<std::size_t>(part.size.width) * each);
+  read_pixels(decoder, each, part, file, name, raw.bytes.data());
   for (std::uint8_t& value : raw.bytes) value = stretch && value != 0 ? 255 : value;
   put_labels(raw, name, rule, labels);
   return MaskKind::kValues;

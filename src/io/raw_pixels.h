@@ -2,6 +2,7 @@
 // From the numbers that lie in a file to images and labels: types, channels, what is not there. One
 // place for every format.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -38,6 +39,19 @@ void mark_missing(std::optional<double> nodata, Image& image);
 
 /// Whether no channel of the pixel is there. REQUIRES: an image of floats.
 bool is_missing(const Image& image, std::size_t pixel);
+
+/// The part of values [height, width, channels], whose rows are of `width` pixels.
+template <typename Value>
+void copy_part(const std::vector<Value>& values, int width, std::size_t channels,
+               const ImagePart& part, std::vector<Value>& result) {
+  const std::size_t row = static_cast<std::size_t>(part.size.width) * channels;
+  const std::size_t stride = static_cast<std::size_t>(width) * channels;
+  result.resize(static_cast<std::size_t>(part.size.height) * row);
+  const Value* in = values.data() + static_cast<std::size_t>(part.top) * stride +
+                    static_cast<std::size_t>(part.left) * channels;
+  Value* out = result.data();
+  for (int y = 0; y < part.size.height; ++y, in += stride) out = std::copy(in, in + row, out);
+}
 
 /// Makes them labels. `name` is the file's, for messages. REQUIRES: one channel. Throws DataError
 /// for what is no whole number in 0..65535; as objects, any number but 0 is 1.

@@ -38,8 +38,8 @@ std::vector<std::uint8_t> in_colors(const std::vector<std::uint8_t>& indices,
 }
 
 std::vector<std::uint8_t> read_channels(TiffFile& file, const TiffPage& page,
-                                        const RowRange& rows) {
-  std::vector<std::uint8_t> values = file.read(page, rows);
+                                        const ImagePart& part) {
+  std::vector<std::uint8_t> values = file.read(page, part);
   return page.indexed() ? in_colors(values, file.colors(page)) : values;
 }
 
@@ -49,23 +49,20 @@ FileChannels channels_of(const std::vector<TiffPage>& pages) {
           static_cast<int>(pages.size())};
 }
 
-Size size_of(const TiffPage& page, const RowRange& rows) {
-  return {static_cast<int>(rows.count), page.size.width};
-}
-
 /// The channels of all pages, one page's after another's in each pixel.
-RawPixels stack_of(TiffFile& file, const std::vector<TiffPage>& pages, const RowRange& rows) {
+RawPixels stack_of(TiffFile& file, const std::vector<TiffPage>& pages, const ImagePart& part) {
   const TiffPage& first = pages.front();
-  RawPixels raw{size_of(first, rows), channels_of(pages).count, type_of(first), {}};
+  RawPixels raw{part.size, channels_of(pages).count, type_of(first), {}};
   if (pages.size() == 1) {
-    raw.bytes = read_channels(file, first, rows);
+    raw.bytes = read_channels(file, first, part);
     return raw;
   }
-  const std::size_t pixels = std::size_t{first.width} * rows.count;
+  const std::size_t pixels =
+      static_cast<std::size_t>(part.size.height) * static_cast<std::size_t>(part.size.width);
   const std::size_t each = static_cast<std::size_t>(first.channels()) * bytes_of(raw.type);
   raw.bytes.resize(pixels * each * pages.size());
   for (std::size_t i = 0; i < pages.size(); ++i) {
-    const std::vector<std::uint8_t> values = read_channels(file, pages[i], rows);
+    const std::vector<std::uint8_t> values = read_channels(file, pages[i], part);
     for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
       std::memcpy(raw.bytes.data() + (pixel * pages.size() + i) * each,
                   values.data() + pixel * each, each);
@@ -74,23 +71,32 @@ RawPixels stack_of(TiffFile& file, const std::vector<TiffPage>& pages, const Row
   return raw;
 }
 
-/// All channels of the rows.
-void read_rows(TiffFile& file, const std::vector<TiffPage>& pages, const RowRange& rows,
+/// All channels of the part.
+void read_part(TiffFile& file, const std::vector<TiffPage>& pages, const ImagePart& part,
                Image& image) {
   const TiffPage& first = pages.front();
   const std::span<std::uint8_t> room =
       pages.size() > 1 || first.indexed()
           ? std::span<std::uint8_t>()
-          : room_for(size_of(first, rows), first.channels(), type_of(first), image);
+          : room_for(part.size, first.channels(), type_of(first), image);
   if (room.empty()) {
-    put_image(stack_of(file, pages, rows), std::nullopt, image);
+    put_image(stack_of(file, pages, part), std::nullopt, image);
   } else {
-    file.read(first, rows, room);
+    file.read(first, part, room);
   }
 }
 
 Turn shown(const TiffPage& page, ImageOrientation orientation) {
   return orientation == ImageOrientation::kViewer ? page.turn : Turn{};
+}
+
+/// What is decoded of a page: of one that is turned afterwards, all.
+ImagePart decoded_part(const TiffPage& page, ImageOrientation orientation,
+                       const std::optional<ImagePart>& part, const std::string& name) {
+  const bool turned = shown(page, orientation).turns();
+  const ImagePart decoded = part_of(page.size, turned ? std::nullopt : part, name);
+  check_image_size(decoded.size, name);
+  return decoded;
 }
 
 /// A file that stays open.
@@ -113,8 +119,7 @@ class TiffRows : public RowSource {
 
  private:
   void decode(int first, int count, Image& rows) override {
-    const RowRange some{static_cast<std::size_t>(first), static_cast<std::size_t>(count)};
-    read_rows(tiff_->file, tiff_->pages, some, rows);
+    read_part(tiff_->file, tiff_->pages, {first, 0, {count, size().width}}, rows);
   }
 
   std::unique_ptr<OpenTiff> tiff_;
@@ -136,7 +141,7 @@ ImageInfo tiff_info(RandomBytes& bytes, const std::string& name, const ImageRule
   const std::vector<TiffPage> pages = file.pages();
   const FileChannels channels = channels_of(pages);
   return {shown(pages.front(), rule.orientation).size_of(pages.front().size),
-          type_of(pages.front()), channels.count, channels.alpha};
+          type_of(pages.front()), channels.count, channels.alpha, file.nodata(pages.front())};
 }
 
 void decode_tiff(RandomBytes& bytes, const std::string& name, const ImageRule& rule, Image& image) {
@@ -145,8 +150,7 @@ void decode_tiff(RandomBytes& bytes, const std::string& name, const ImageRule& r
   const TiffPage& first = pages.front();
   const FileChannels channels = channels_of(pages);
   const std::vector<int> chosen = chosen_channels(channels, rule, name);
-  check_image_size(first.size, name);
-  read_rows(file, pages, RowRange::all(first), image);
+  read_part(file, pages, decoded_part(first, rule.orientation, rule.part, name), image);
   mark_missing(rule.nodata ? rule.nodata : file.nodata(first), image);
   take_channels(chosen, image);
   turn(shown(first, rule.orientation), image);
@@ -181,20 +185,21 @@ MaskKind decode_tiff_mask(RandomBytes& bytes, const std::string& name, const Lab
         "expected labels, got JPEG, whose lossy compression changes classes; export "
         "the labels again");
   }
-  check_image_size(page.size, name);
   if (pages.size() > 1 || (page.samples != 1 && (page.samples < 3 || page.samples > 4))) {
     throw file.error(concat("expected labels of one channel, or RGB, got ",
                             channels_of(pages).count, " channels"));
   }
+  const ImagePart part = decoded_part(page, rule.orientation, rule.part, name);
   if (page.samples > 1) {
     if (type_of(page) != PixelType::kUint8)
       throw file.error("expected colours of 8 bits, got others; convert the mask");
-    put_image({page.size, page.samples, PixelType::kUint8, file.read(page)}, std::nullopt, colored);
+    put_image({part.size, page.samples, PixelType::kUint8, file.read(page, part)}, std::nullopt,
+              colored);
     take_channels({0, 1, 2}, colored);
     turn(shown(page, rule.orientation), colored);
     return MaskKind::kColors;
   }
-  RawPixels raw{page.size, 1, type_of(page), file.read(page)};
+  RawPixels raw{part.size, 1, type_of(page), file.read(page, part)};
   if (rule.stretch_one_bit && page.bits == 1 && !page.indexed()) {
     const std::uint8_t white = page.photometric == PHOTOMETRIC_MINISWHITE ? 0 : 1;
     for (std::uint8_t& value : raw.bytes) value = value == white ? 255 : 0;

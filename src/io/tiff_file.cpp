@@ -315,67 +315,72 @@ void TiffFile::read_part(const TiffBlocks& blocks, const TiffPart& part,
 
 namespace {
 
-/// Puts the rows of the part, which `block` holds, among the values of the page's `rows`.
+/// Puts what is wanted of the part, which `block` holds, among those values.
 void place_part(const TiffPage& page, const TiffBlocks& blocks, const TiffPart& part,
-                const RowRange& rows, const std::vector<std::uint8_t>& block,
+                const TiffPart& wanted, const std::vector<std::uint8_t>& block,
                 std::span<std::uint8_t> values) {
   const std::size_t bytes = std::max<std::size_t>(page.bits / 8, 1);
   const std::size_t stride = bytes * page.samples;
   std::vector<std::uint8_t> row(page.bits < 8 ? part.width * blocks.samples : 0);
-  const std::size_t begin = std::max(part.y, rows.first);
-  const std::size_t end = std::min(part.y + part.height, rows.first + rows.count);
-  for (std::size_t y = begin; y < end; ++y) {
+  const std::size_t left = std::max(part.x, wanted.x);
+  const std::size_t count = std::min(part.x + part.width, wanted.x + wanted.width) - left;
+  const std::size_t end = std::min(part.y + part.height, wanted.y + wanted.height);
+  for (std::size_t y = std::max(part.y, wanted.y); y < end; ++y) {
     const std::uint8_t* in = block.data() + (y - part.y) * blocks.row_bytes;
     if (page.bits < 8) {
       unpack(in, row.size(), page.bits, row.data());
       in = row.data();
     }
-    put_plane(
-        in, part.width, bytes * blocks.samples, stride,
-        values.data() + ((y - rows.first) * page.width + part.x) * stride + part.plane * bytes);
+    in += (left - part.x) * bytes * blocks.samples;
+    put_plane(in, count, bytes * blocks.samples, stride,
+              values.data() + ((y - wanted.y) * wanted.width + left - wanted.x) * stride +
+                  part.plane * bytes);
   }
 }
 
 }  // namespace
 
-std::vector<std::uint8_t> TiffFile::read(const TiffPage& page, const RowRange& rows) {
-  const std::uint64_t samples = std::uint64_t{page.width} * rows.count * page.samples;
+std::vector<std::uint8_t> TiffFile::read(const TiffPage& page, const ImagePart& part) {
+  const TiffPart wanted = TiffPart::of(part);
+  const std::uint64_t samples = std::uint64_t{wanted.width} * wanted.height * page.samples;
   std::vector<std::uint8_t> values(samples * std::max<unsigned>(page.bits / 8, 1));
-  read(page, rows, values);
+  read(page, part, values);
   return values;
 }
 
-void TiffFile::read(const TiffPage& page, const RowRange& rows, std::span<std::uint8_t> values) {
+void TiffFile::read(const TiffPage& page, const ImagePart& of_page,
+                    std::span<std::uint8_t> values) {
   go_to(page);
   const TiffBlocks blocks = blocks_of(page);
-  if (blocks.by_lines()) return read_lines(page, blocks, rows, values);
-  const std::size_t width = page.width, height = page.height;
+  const TiffPart wanted = TiffPart::of(of_page);
+  if (blocks.by_lines()) return read_lines(page, blocks, wanted, values);
   std::vector<std::uint8_t> block(blocks.bytes);
   TiffPart part;
   for (part.plane = 0; part.plane < blocks.planes; ++part.plane) {
-    part.y = rows.first / blocks.height * blocks.height;
-    for (; part.y < rows.first + rows.count; part.y += blocks.height) {
-      for (part.x = 0; part.x < width; part.x += blocks.width) {
-        part.height = std::min(blocks.height, height - part.y);
-        part.width = std::min(blocks.width, width - part.x);
+    part.y = wanted.y / blocks.height * blocks.height;
+    for (; part.y < wanted.y + wanted.height; part.y += blocks.height) {
+      part.x = wanted.x / blocks.width * blocks.width;
+      for (; part.x < wanted.x + wanted.width; part.x += blocks.width) {
+        part.height = std::min(blocks.height, page.height - part.y);
+        part.width = std::min(blocks.width, page.width - part.x);
         read_part(blocks, part, block);
-        place_part(page, blocks, part, rows, block, values);
+        place_part(page, blocks, part, wanted, block, values);
       }
     }
   }
 }
 
 // Compressed lines are decoded on from the one that was read last, or from their strip's first.
-void TiffFile::read_lines(const TiffPage& page, const TiffBlocks& blocks, const RowRange& rows,
+void TiffFile::read_lines(const TiffPage& page, const TiffBlocks& blocks, const TiffPart& wanted,
                           std::span<std::uint8_t> values) {
   std::vector<std::uint8_t> line(blocks.row_bytes);
-  const std::size_t strip = rows.first / blocks.height * blocks.height;
+  const std::size_t strip = wanted.y / blocks.height * blocks.height;
   TiffPart part{.width = page.width, .height = 1};
-  part.y = line_ <= rows.first ? std::max(line_, strip) : strip;
-  for (; part.y < rows.first + rows.count; ++part.y) {
+  part.y = line_ <= wanted.y ? std::max(line_, strip) : strip;
+  for (; part.y < wanted.y + wanted.height; ++part.y) {
     const auto y = static_cast<std::uint32_t>(part.y);
     if (TIFFReadScanline(tiff_.get(), line.data(), y) != 1 || !complaint_.empty()) throw damaged();
-    if (part.y >= rows.first) place_part(page, blocks, part, rows, line, values);
+    if (part.y >= wanted.y) place_part(page, blocks, part, wanted, line, values);
   }
   line_ = part.y;
 }

@@ -55,17 +55,15 @@ struct TiffBlocks {
   }
 };
 
-/// RowRange [first, first + count) of a page.
-struct RowRange {
-  std::size_t first = 0, count = 0;
-
-  static RowRange all(const TiffPage& page) { return {0, page.height}; }
-};
-
-/// The part of a plane that a block has.
+/// A part of a plane, such as a block has.
 struct TiffPart {
   std::uint16_t plane = 0;
   std::size_t x = 0, y = 0, width = 0, height = 0;
+
+  static TiffPart of(const ImagePart& part) {
+    return {0, static_cast<std::size_t>(part.left), static_cast<std::size_t>(part.top),
+            static_cast<std::size_t>(part.size.width), static_cast<std::size_t>(part.size.height)};
+  }
 };
 
 struct CloseTiff {
@@ -81,10 +79,10 @@ class TiffFile {
 
   /// Those of full resolution. Throws where they are not of one kind, or none that is read.
   std::vector<TiffPage> pages();
-  /// Values of rows of a page, [count, W, samples], a byte at least for each. REQUIRES: room.
-  void read(const TiffPage& page, const RowRange& rows, std::span<std::uint8_t> values);
-  std::vector<std::uint8_t> read(const TiffPage& page, const RowRange& rows);
-  std::vector<std::uint8_t> read(const TiffPage& page) { return read(page, RowRange::all(page)); }
+  /// Values of a part of a page, [height, width, samples], a byte at least for each, from the
+  /// blocks that have them. REQUIRES: room.
+  void read(const TiffPage& page, const ImagePart& part, std::span<std::uint8_t> values);
+  std::vector<std::uint8_t> read(const TiffPage& page, const ImagePart& part);
   /// How many rows, from a multiple of it on, are decoded together.
   std::size_t step(const TiffPage& page);
   /// Of a palette's places, in 8 bits.
@@ -109,7 +107,7 @@ class TiffFile {
   void check_extent(const TiffPage& page) const;
   TiffBlocks blocks_of(const TiffPage& page) const;
   void read_part(const TiffBlocks& blocks, const TiffPart& part, std::vector<std::uint8_t>& block);
-  void read_lines(const TiffPage& page, const TiffBlocks& blocks, const RowRange& rows,
+  void read_lines(const TiffPage& page, const TiffBlocks& blocks, const TiffPart& wanted,
                   std::span<std::uint8_t> values);
   void go_to(const TiffPage& page);
   std::uint32_t tag(std::uint32_t which, std::uint32_t otherwise) const {

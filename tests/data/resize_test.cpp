@@ -76,7 +76,7 @@ TEST_CASE("a window is a part of the whole, for images and labels") {
   const Image image = random_image({9, 14}, 3);
   const LabelMap labels = random_labels({9, 14}, 5, 3);
   for (const Size full : {Size{9, 14}, {21, 17}, {5, 6}}) {
-    const Window window{1, 2, {3, 4}};
+    const ImagePart window{1, 2, {3, 4}};
     Image whole;
     Image part;
     LabelMap whole_labels;

@@ -2,6 +2,7 @@
 
 #include "fuzz/fuzz.h"
 #include "io/codec.h"
+#include "io/file_bytes.h"
 
 using namespace lockstep;
 
@@ -10,12 +11,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   if (!is_npy(file)) return 0;
   Image image;
   LabelMap labels;
+  const RandomBytes array(file);
   const ImageRule first{.bands = {0}, .nodata = 0};
+  const ImageRule pixel{.part = ImagePart{1, 1, {1, 1}}};
   const LabelRule objects{.objects = true};
   test::may_complain([&] { npy_info(file, bytes, "file", {}); });
-  test::may_complain([&] { decode_npy(file, "file", {}, image); });
-  test::may_complain([&] { decode_npy(file, "file", first, image); });
-  test::may_complain([&] { decode_npy_mask(file, "file", {}, labels); });
-  test::may_complain([&] { decode_npy_mask(file, "file", objects, labels); });
+  for (const ImageRule& rule : {ImageRule{}, first, pixel})
+    test::may_complain([&] { decode_npy(array, "file", rule, image); });
+  test::may_complain([&] { decode_npy_mask(array, "file", {}, labels); });
+  test::may_complain([&] { decode_npy_mask(array, "file", objects, labels); });
   return 0;
 }

@@ -11,8 +11,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   Image image;
   LabelMap labels;
   test::may_complain([&] { png_info(file, "file"); });
-  test::may_complain([&] { decode_png(file, "file", {}, image); });
-  test::may_complain([&] { decode_png(file, "file", {.bands = {0}}, image); });
+  const ImageRule first{.bands = {0}};
+  const ImageRule pixel{.part = ImagePart{1, 1, {1, 1}}};
+  for (const ImageRule& rule : {ImageRule{}, first, pixel})
+    test::may_complain([&] { decode_png(file, "file", rule, image); });
   test::may_complain([&] { decode_png_mask(file, "file", {}, labels, image); });
   return 0;
 }

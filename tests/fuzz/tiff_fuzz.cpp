@@ -11,9 +11,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   Image image;
   LabelMap labels;
   const ImageRule first{.bands = {0}};
+  const ImageRule pixel{.part = ImagePart{1, 1, {1, 1}}};
   test::may_complain([&] { tiff_info(file, "file", {}); });
-  test::may_complain([&] { decode_tiff(file, "file", {}, image); });
-  test::may_complain([&] { decode_tiff(file, "file", first, image); });
+  for (const ImageRule& rule : {ImageRule{}, first, pixel})
+    test::may_complain([&] { decode_tiff(file, "file", rule, image); });
   test::may_complain([&] { decode_tiff_mask(file, "file", {}, labels, image); });
   return 0;
 }

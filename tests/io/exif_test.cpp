@@ -176,6 +176,33 @@ TEST_CASE("images are read as EXIF has viewers show them, or as they are stored"
   }
 }
 
+TEST_CASE("parts of PNGs that are turned are those that a viewer sees") {
+  const TempFolder folder;
+  const auto path = folder.file("a.png"), mask = folder.file("mask.png");
+  const ImagePart part{1, 2, {2, 3}};
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    CAPTURE(orientation);
+    write_png(path, random_image({6, 9}, 7));
+    write_png(mask, random_labels({6, 9}, 200, 7));
+    for (const auto& file : {path, mask})
+      put_into_png(file, exif_of(static_cast<std::uint32_t>(orientation)));
+    Image whole, some, colored;
+    LabelMap labels, some_labels;
+    read_image(path, whole);
+    read_image(path, some, {.part = part});
+    read_mask(mask, labels, colored);
+    read_mask(mask, some_labels, colored, {.part = part});
+    REQUIRE(some.pixels.size() == 2 * 3 * 3);
+    REQUIRE(some_labels.pixels.size() == 2 * 3);
+    for (std::size_t i = 0; i < 6; ++i) {
+      const std::size_t pixel = (1 + i / 3) * static_cast<std::size_t>(whole.width) + 2 + i % 3;
+      for (std::size_t c = 0; c < 3; ++c)
+        CHECK(some.pixels[3 * i + c] == whole.pixels[3 * pixel + c]);
+      CHECK(some_labels.pixels[i] == labels.pixels[pixel]);
+    }
+  }
+}
+
 TEST_CASE("masks are turned as images are, of values and of colours") {
   const TempFolder folder;
   const auto path = folder.file("mask.png");

@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 #include <png.h>
-#include <tiffio.h>
 
 #include <algorithm>
 #include <array>
@@ -19,83 +18,16 @@
 #include <vector>
 
 #include "data/fixtures.h"
+#include "data/resize.h"
+#include "io/raw_pixels.h"
 #include "io/row_writers.h"
+#include "io/tiff_fixtures.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// How a TIFF lies in its file.
-struct TiffLayout {
-  const char* name;
-  std::uint32_t tile = 0;  // 0: strips
-  std::uint32_t strip = 1;
-  std::uint16_t planes = PLANARCONFIG_CONTIG;
-  std::uint16_t compression = COMPRESSION_LZW;
-};
-
-/// Samples of 16 bits that tell where they belong.
-std::uint16_t sample_of(std::uint32_t y, std::uint32_t x, std::uint16_t c) {
-  return static_cast<std::uint16_t>(1 + (y * 131 + x * 7 + c * 5003) % 60000);
-}
-
-/// The samples of a block, rows of `width` pixels.
-std::vector<std::uint16_t> block_of(std::uint32_t y, std::uint32_t x, Size block,
-                                    std::uint16_t first, std::uint16_t channels) {
-  std::vector<std::uint16_t> samples;
-  for (int i = 0; i < block.height; ++i) {
-    for (int j = 0; j < block.width; ++j) {
-      for (std::uint16_t c = 0; c < channels; ++c) {
-        samples.push_back(sample_of(y + static_cast<std::uint32_t>(i),
-                                    x + static_cast<std::uint32_t>(j),
-                                    static_cast<std::uint16_t>(first + c)));
-      }
-    }
-  }
-  return samples;
-}
-
-void write_tiff(const fs::path& path, Size size, std::uint16_t channels, const TiffLayout& layout) {
-  TIFF* const tiff = TIFFOpen(path.c_str(), "w");
-  REQUIRE(tiff != nullptr);
-  TIFFSetField(tiff, TIFFTAG_IMAGEWIDTH, size.width);
-  TIFFSetField(tiff, TIFFTAG_IMAGELENGTH, size.height);
-  TIFFSetField(tiff, TIFFTAG_SAMPLESPERPIXEL, channels);
-  TIFFSetField(tiff, TIFFTAG_BITSPERSAMPLE, 16);
-  TIFFSetField(tiff, TIFFTAG_PHOTOMETRIC, PHOTOMETRIC_MINISBLACK);
-  TIFFSetField(tiff, TIFFTAG_PLANARCONFIG, layout.planes);
-  TIFFSetField(tiff, TIFFTAG_COMPRESSION, layout.compression);
-  const bool planar = layout.planes == PLANARCONFIG_SEPARATE;
-  const auto height = static_cast<std::uint32_t>(size.height);
-  const auto width = static_cast<std::uint32_t>(size.width);
-  if (layout.tile > 0) {
-    TIFFSetField(tiff, TIFFTAG_TILEWIDTH, layout.tile);
-    TIFFSetField(tiff, TIFFTAG_TILELENGTH, layout.tile);
-  } else {
-    TIFFSetField(tiff, TIFFTAG_ROWSPERSTRIP, layout.strip);
-  }
-  const std::uint32_t rows = layout.tile > 0 ? layout.tile : layout.strip;
-  const std::uint32_t columns = layout.tile > 0 ? layout.tile : width;
-  for (std::uint16_t plane = 0; plane < (planar ? channels : 1); ++plane) {
-    for (std::uint32_t y = 0; y < height; y += rows) {
-      for (std::uint32_t x = 0; x < width; x += columns) {
-        const std::uint32_t count = layout.tile > 0 ? rows : std::min(rows, height - y);
-        auto block = block_of(y, x, {static_cast<int>(count), static_cast<int>(columns)}, plane,
-                              static_cast<std::uint16_t>(planar ? 1 : channels));
-        const auto bytes = static_cast<tmsize_t>(block.size() * 2);
-        const tmsize_t written =
-            layout.tile > 0 ? TIFFWriteEncodedTile(tiff, TIFFComputeTile(tiff, x, y, 0, plane),
-                                                   block.data(), bytes)
-                            : TIFFWriteEncodedStrip(tiff, TIFFComputeStrip(tiff, y, plane),
-                                                    block.data(), bytes);
-        REQUIRE(written == bytes);
-      }
-    }
-  }
-  TIFFClose(tiff);
-}
 
 template <typename Value>
 bool same(const std::vector<Value>& a, const std::vector<Value>& b) {
@@ -112,8 +44,58 @@ bool same_image(const Image& a, const Image& b) {
          same(a.floats, b.floats);
 }
 
+/// Corners, edges, the middle, a pixel, a row, a column and all of an image.
+std::vector<ImagePart> some_parts(Size size) {
+  const auto [height, width] = size;
+  const Size third{std::max(1, height / 3), std::max(1, width / 3)};
+  const int bottom = height - third.height, right = width - third.width;
+  return {{0, 0, third},
+          {bottom, right, third},
+          {bottom, 0, third},
+          {height / 3, right / 2, third},
+          {0, 0, size},
+          {height / 2, width / 2, {1, 1}},
+          {bottom, 0, {1, width}},
+          {0, right, {height, 1}}};
+}
+
+void check_parts(const fs::path& path, ImageRule rule) {
+  Image whole, part, expected;
+  read_image(path, whole, rule);
+  for (const ImagePart& some : some_parts({whole.height, whole.width})) {
+    CAPTURE(to_string(some.size));
+    rule.part = some;
+    read_image(path, part, rule);
+    if (!whole.floats.empty()) make_floats(part);
+    Resizer().resize(whole, {whole.height, whole.width}, some, expected);
+    CHECK(same_image(part, expected));
+  }
+  rule.part = ImagePart{0, 0, {whole.height + 1, whole.width}};
+  CHECK_THROWS_AS(read_image(path, part, rule), DataError);
+}
+
+void check_mask_parts(const fs::path& path, LabelRule rule) {
+  LabelMap whole, part, expected;
+  Image colored, colored_part, expected_colors;
+  const MaskKind kind = read_mask(path, whole, colored, rule);
+  if (kind == MaskKind::kColors) whole = {colored.height, colored.width, {}};
+  for (const ImagePart& some : some_parts({whole.height, whole.width})) {
+    CAPTURE(to_string(some.size));
+    rule.part = some;
+    REQUIRE(read_mask(path, part, colored_part, rule) == kind);
+    if (kind == MaskKind::kColors) {
+      Resizer().resize(colored, {whole.height, whole.width}, some, expected_colors);
+      CHECK(same_image(colored_part, expected_colors));
+    } else {
+      Resizer().resize(whole, {whole.height, whole.width}, some, expected);
+      CHECK(part.pixels == expected.pixels);
+    }
+  }
+}
+
 /// Rows of every length and place, also from below up, and of a band that moves down.
 void check_rows(const fs::path& path, const ImageRule& rule) {
+  check_parts(path, rule);
   Image whole, part, expected;
   read_image(path, whole, rule);
   const auto source = open_rows(path, rule);
@@ -226,6 +208,41 @@ TEST_CASE("rows of images of every kind are those of the whole") {
     check_rows(cases / about.at("array").get<std::string>(),
                {.channels = about.at("shape")[2].get<int>()});
   }
+}
+
+TEST_CASE("parts of masks of every kind are those of the whole") {
+  const TempFolder folder;
+  const fs::path path = folder.file("a.png");
+  write_png(path, random_labels({31, 17}, 200, 1));
+  check_mask_parts(path, {});
+  write_png(path, random_labels({31, 17}, 300, 1));
+  check_mask_parts(path, {});
+  write_png(path, random_image({31, 17}, 1));
+  check_mask_parts(path, {});
+  for (const bool interlaced : {false, true}) {
+    write_png_file(path, {PNG_COLOR_TYPE_GRAY, 1, interlaced}, {3, 9},
+                   {{0x5A, 0x80}, {0xC3, 0}, {0xFF, 0x80}});
+    check_mask_parts(path, {.stretch_one_bit = true});
+  }
+  const fs::path cases = "../shared/images";
+  if (!fs::is_regular_file(cases / "expected.json")) {
+    std::puts("SKIPPED: masks of any kind: ../shared/images is not there");
+    return;
+  }
+  const auto all = nlohmann::json::parse(std::ifstream(cases / "expected.json")).at("masks");
+  for (const auto& [name, about] : all.items()) {
+    CAPTURE(name);
+    check_mask_parts(cases / about.at("file").get<std::string>(), {});
+  }
+}
+
+TEST_CASE("parts of an image that is turned are those that a viewer sees") {
+  const TempFolder folder;
+  const fs::path path = folder.file("a.tif");
+  write_tiff(path, {19, 40}, 3, {.name = "on its side", .tile = 16, .orientation = 6});
+  check_parts(path, {});
+  write_tiff(path, {19, 40}, 1, {.name = "on its side", .strip = 5, .orientation = 8});
+  check_mask_parts(path, {});
 }
 
 TEST_CASE("a PNG by rows has the bytes of libpng's own interface") {

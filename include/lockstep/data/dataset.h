@@ -298,6 +298,12 @@ class Dataset {
   virtual void load(std::int64_t index, Sample& sample) const = 0;
   /// The same in memory of its own.
   Sample load(std::int64_t index) const;
+  /// Decodes a part of the sample as it is in the whole one, without the rest: what is wrong
+  /// elsewhere is not seen. Gives false where that cannot be. REQUIRES: the image has that part.
+  virtual bool load_part(std::int64_t /*index*/, const ImagePart& /*part*/,
+                         Sample& /*sample*/) const {
+    return false;
+  }
   /// Size of the image in pixels, from the file's header alone. Throws DataError as `load`.
   virtual Size image_size(std::int64_t index) const = 0;
   /// The numbers in the image's file, from its header alone. Throws DataError as `load`.

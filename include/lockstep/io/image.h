@@ -23,6 +23,12 @@ inline std::string to_string(const Size& size) {
   return std::to_string(size.height) + "x" + std::to_string(size.width);
 }
 
+/// The part of an image at rows [top, top + height) and columns [left, left + width).
+struct ImagePart {
+  int top = 0, left = 0;
+  Size size;
+};
+
 /// In which order the values of images and the like lie in memory.
 enum class ImageLayout : std::uint8_t {
   kChannelsLast,   // [N, ..., C], as the library's tensors

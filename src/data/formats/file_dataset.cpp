@@ -5,6 +5,8 @@
 
 #include "data/normalize.h"
 #include "io/image_io.h"
+#include "io/raw_pixels.h"
+#include "io/row_source.h"
 #include "lockstep/core/check.h"
 #include "lockstep/io/image.h"
 
@@ -149,7 +151,8 @@ FileDataset::FileDataset(FoundPairs found, MaskRule rule, const DataOptions& opt
       image_rule_(image_rule(options)),
       label_rule_{.orientation = options.orientation,
                   .objects = options.mask_values == MaskValues::kInstances,
-                  .stretch_one_bit = options.mask_values == MaskValues::kBinary} {
+                  .stretch_one_bit = options.mask_values == MaskValues::kBinary},
+      parts_(found.pairs.size()) {
   std::vector<FilePair>& pairs = found.pairs;
   if (pairs.empty()) return;
   names_ = FileNames(common_folder(pairs.front().image, pairs.front().mask));
@@ -167,10 +170,38 @@ FilePair FileDataset::pair(std::int64_t index) const {
 }
 
 void FileDataset::load(std::int64_t index, Sample& sample) const {
+  read(pair(index), std::nullopt, sample);
+}
+
+bool FileDataset::load_part(std::int64_t index, const ImagePart& part, Sample& sample) const {
   const FilePair files = pair(index);
-  read_image(files.image, sample.image, image_rule_);
+  std::atomic<Parts>& parts = parts_[static_cast<std::size_t>(index)];
+  if (parts == Parts::kUnknown) parts = find_parts(files);
+  if (parts == Parts::kNone) return false;
+  read(files, part, sample);
+  if (parts == Parts::kFloats) make_floats(sample.image);
+  return true;
+}
+
+FileDataset::Parts FileDataset::find_parts(const FilePair& files) const {
+  const ImageInfo image = read_image_info(files.image, image_rule_);
+  const ImageRule of_mask{.orientation = image_rule_.orientation, .channels = 1};
+  if (read_image_size(files.mask, of_mask) != image.size) return Parts::kNone;
+  const bool all_there = !image_rule_.nodata && !image.nodata && image_rule_.channel_files.empty();
+  if (all_there) return Parts::kAsRead;
+  Image row;
+  open_rows(files.image, image_rule_)->read(0, 1, row);
+  return row.floats.empty() ? Parts::kAsRead : Parts::kFloats;
+}
+
+void FileDataset::read(const FilePair& files, const std::optional<ImagePart>& part,
+                       Sample& sample) const {
+  ImageRule image_rule = image_rule_;
+  LabelRule label_rule = label_rule_;
+  image_rule.part = label_rule.part = part;
+  read_image(files.image, sample.image, image_rule);
   Image colored;
-  const MaskKind kind = read_mask(files.mask, sample.labels, colored, label_rule_);
+  const MaskKind kind = read_mask(files.mask, sample.labels, colored, label_rule);
   if (kind == MaskKind::kColors) map_colors(files, colored, sample.labels);
   const Size image{sample.image.height, sample.image.width};
   const Size mask{sample.labels.height, sample.labels.width};

@@ -1,9 +1,11 @@
 #pragma once
 // Samples in files: pairs of an image and a mask.
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +41,7 @@ void check_own_masks(const DataOptions& options);
 /// What the configuration calls the split.
 const std::string& split_name(const DataOptions& options, Split split);
 
-/// Immutable after construction, so safe from several threads.
+/// Immutable after construction but for what it learns of its files, so safe from several threads.
 class FileDataset final : public Dataset {
  public:
   FileDataset(FoundPairs found, MaskRule rule, const DataOptions& options);
@@ -47,6 +49,7 @@ class FileDataset final : public Dataset {
   using Dataset::load;
   std::int64_t size() const override { return static_cast<std::int64_t>(names_.size() / 2); }
   void load(std::int64_t index, Sample& sample) const override;
+  bool load_part(std::int64_t index, const ImagePart& part, Sample& sample) const override;
   Size image_size(std::int64_t index) const override;
   PixelType pixel_type(std::int64_t index) const override;
   std::string describe(std::int64_t index) const override;
@@ -54,7 +57,17 @@ class FileDataset final : public Dataset {
   std::vector<std::string> left_out() const override { return left_out_; }
 
  private:
+  /// What a part of a sample is in the whole one.
+  enum class Parts : std::uint8_t {
+    kUnknown,
+    kAsRead,
+    kFloats,  // whatever it holds, for the image has values that are not there
+    kNone,    // the image and its mask do not fit
+  };
+
   FilePair pair(std::int64_t index) const;
+  void read(const FilePair& files, const std::optional<ImagePart>& part, Sample& sample) const;
+  Parts find_parts(const FilePair& files) const;
   Size stored_size(const std::string& image) const;
   void map_values(const FilePair& pair, LabelMap& labels) const;
   void map_colors(const FilePair& pair, const Image& colored, LabelMap& labels) const;
@@ -66,6 +79,7 @@ class FileDataset final : public Dataset {
   MaskRule rule_;
   ImageRule image_rule_;
   LabelRule label_rule_;
+  mutable std::vector<std::atomic<Parts>> parts_;  // [sample]
 };
 
 }  // namespace lockstep

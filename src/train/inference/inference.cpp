@@ -145,7 +145,7 @@ LabelMap cropped(const std::vector<std::int32_t>& classes, Size stored, Size siz
 Image cropped(const RowBand& band, const WindowPlace& place) {
   Image piece;
   const Image& rows = band.rows();
-  const Window window{place.y - band.first(), place.x, place.size};
+  const ImagePart window{place.y - band.first(), place.x, place.size};
   Resizer().resize(rows, {rows.height, rows.width}, window, piece);
   return piece;
 }
