@@ -15,7 +15,7 @@
 using Target = int(const std::uint8_t* data, std::size_t bytes);
 extern "C" {
 Target fuzz_checkpoint, fuzz_config, fuzz_exif, fuzz_jpeg, fuzz_lists, fuzz_npy, fuzz_pickle,
-    fuzz_png, fuzz_pth, fuzz_run_folder, fuzz_safetensors, fuzz_tiff;
+    fuzz_png, fuzz_pth, fuzz_run_folder, fuzz_safetensors, fuzz_tiff, fuzz_window;
 }
 
 namespace lockstep::test {
@@ -127,6 +127,7 @@ TEST_CASE("the fuzz targets' corpus and mutations of it") {
   SUBCASE("run_folder") { check_target("run_folder", fuzz_run_folder, 2'000); }
   SUBCASE("safetensors") { check_target("safetensors", fuzz_safetensors, 20'000); }
   SUBCASE("tiff") { check_target("tiff", fuzz_tiff, 20'000); }
+  SUBCASE("window") { check_target("window", fuzz_window, 20'000); }
 }
 
 }  // namespace lockstep::test

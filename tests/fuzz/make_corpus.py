@@ -275,6 +275,13 @@ def make_run(program):
         write("config", "resolved", (run / "config.toml").read_bytes())
 
 
+def make_window():
+    """Sides less one, window sides less one, overlap in percent, divisor less one, blend, classes less one, and a long side."""
+    for blend, name in enumerate(("crop", "gaussian", "flat")):
+        write("window", name, bytes((30, 22, 15, 15, 50, 3, blend, 1, 0, 1, 28, 32, 3, 39)))
+        write("window", name + "_narrow", bytes((39, 39, 3, 47, 90, 0, blend, 2, 7, 127, 127, 127, 7, 99)))
+
+
 def main():
     make_safetensors()
     make_pth()
@@ -283,6 +290,7 @@ def main():
     make_exif()
     make_tiff()
     make_npy()
+    make_window()
     make_lists()
     make_config()
     make_run(pathlib.Path(sys.argv[1]).resolve())
