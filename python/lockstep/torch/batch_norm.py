@@ -120,7 +120,8 @@ def expect_eps_mode(eps_mode: str) -> str:
 class GhostBatchNorm(ReplacingBatchNorm):
     """Ghost BatchNorm (Hoffer et al. 2017): each of `slices` parts of the batch, as torch.chunk cuts it, is normalised by
     itself. The first slice feeds the running statistics, as device 0 does in DataParallel and in the program. So it computes
-    on one device what per-device BatchNorm computes on as many devices as there are slices.
+    on one device what per-device BatchNorm computes on as many devices as there are slices, in networks whose layers see the
+    images of the batch in its order, one row each.
 
     Raises ValueError where a slice has one value per channel.
     """
