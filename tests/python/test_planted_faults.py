@@ -11,9 +11,9 @@ from conftest import ROOT
 
 pytest.importorskip("torch")
 
-THREADS, GLOO, LENS, CONVERT, READ, GREETING, PEERS, OWN = (
+THREADS, GLOO, LENS, CONVERT, READ, GREETING, PEERS, OWN, PARALLEL = (
     "test_sync_threads.py", "test_sync_gloo.py", "test_lens.py", "test_convert.py", "test_read.py", "test_greeting.py",
-    "test_peers_tests.py", "test_torch_compare.py")
+    "test_peers_tests.py", "test_torch_compare.py", "test_data_parallel.py")
 WHOLE = "whole_batch"
 FAULTS = {
     "the merge drops the distance of the means": (
@@ -52,11 +52,25 @@ FAULTS = {
     "the last slice feeds the running statistics": (
         "torch/batch_norm.py", "first, *others = call.input.chunk(self.slices)", "*others, first = call.input.chunk(self.slices)",
         CONVERT, "ghost"),
-    "a forward of its own is lost": ("torch/batch_norm.py", "    if old in PLAIN:\n", "    if old:\n", CONVERT, "its_own"),
+    "a forward of its own is lost": ("torch/batch_norm.py", "    if old in (nn.SyncBatchNorm, BatchNormNd):\n", "    if old:\n", CONVERT, "its_own"),
+    "who looks for a class misses what stands for it": ("torch/batch_norm.py", "    if old in (nn.SyncBatchNorm, BatchNormNd):\n",
+                                                        "    if old in PLAIN:\n", CONVERT, "kinds"),
+    "layers of other rows than images are cut into slices": ("torch/trial.py", "layer.training and rows is not None and",
+                                                             "rows is None and", OWN, "other_rows"),
+    "a training that nobody sees is paired": ("torch/trial.py", "if self._passes < self.steps:", "if False:", OWN, "not_called"),
+    "images given by name are not seen": ("torch/trial.py", "seen = list(tensors_of([inputs, named]))",
+                                          "seen = list(tensors_of([inputs, named]))[:1] or [torch.zeros(self.batch)]; seen[0] = "
+                                          "torch.zeros(self.batch)", OWN, "however"),
+    "checkpointed parts do not meet": ("torch/data_parallel.py", "with _meeting(ctx.replicas[member.rank], member):  #",
+                                       "with _meeting(ctx.replicas[member.rank], ThreadGroup(1).member(0)):  #", PARALLEL,
+                                       "checkpointed"),
+    "hooks on gradients act on every rank": ("torch/data_parallel.py", "with _without_hooks(ctx.parameters):",
+                                             "with _without_hooks(()):", PARALLEL, "hooks"),
+    "rows are taken for images": ("torch/passes.py", "if len(x) != images:", "if False:", LENS, "rows_that"),
     "a layer out of a file trains alone": ("torch/process_group.py", "return Processes, (None, self.timeout)", "return Group, ()",
                                            CONVERT, "without_ranks"),
-    "hooks are lost": ("torch/convert.py", "    new.__dict__.update(old.__dict__)\n",
-                       "    new.__dict__.update({**old.__dict__, '_forward_hooks': {}})\n", CONVERT, "hooks"),
+    "hooks are lost": ("torch/convert.py", "        layer.__dict__.update(own)\n",
+                       "        layer.__dict__.update({**own, '_forward_hooks': {}})\n", CONVERT, "hooks"),
     "a batch norm that is no layer is not seen": ("torch/outside.py", "if found.stray and not", "if found.layers and not",
                                                   LENS, "no_layer"),
     "a comparison of other initial weights is let pass": (
@@ -69,7 +83,8 @@ FAULTS = {
                                        "by_hand"),
     "neighbours are merged without their distance": (
         "torch/noise.py", " + delta ** 2 * (place * images.count * share)", "", LENS, "by_hand"),
-    "the lens leaves the model in evaluation": ("torch/lens.py", "module.training = training", "pass", LENS, "left_as_it_was"),
+    "the lens leaves the model in evaluation": ("torch/hooks.py", "module.training = training", "module.training = False", LENS,
+                                                  "left_as_it_was"),
     "steps that were trained again count twice": (
         "run.py", 'if earlier.get("step", 0) <= event["step"]', 'if True', READ, "resumed"),
     "a damaged line is skipped": ("_json_files.py", "if number == len(lines):\n                break",
