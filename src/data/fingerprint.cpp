@@ -73,7 +73,7 @@ Fingerprint::Fingerprint(const Dataset& train, const Dataset& val, const DataOpt
     : train_(train), val_(val), root_((options.root / "").string()) {
   add_entries(train, Split::kTrain);
   add_entries(val, Split::kVal);
-  if (files_ == 0) return;
+  if (contents_.empty()) return;
   read_contents(options.workers);
   make_hash();
 }
@@ -84,10 +84,8 @@ void Fingerprint::add_entries(const Dataset& dataset, Split split) {
   for (std::int64_t i = 0; i < dataset.size(); ++i) {
     std::vector<std::string> files = dataset.files(i);
     if (files.empty() || files == before) continue;
-    LOCKSTEP_CHECK(files.size() <= kFiles, dataset.describe(i), " is of ", files.size(),
-                   " files, expected at most ", kFiles);
-    files_ += static_cast<std::int64_t>(files.size());
-    entries_.push_back({split, i, {}});
+    entries_.push_back({split, i, contents_.size()});
+    contents_.resize(contents_.size() + files.size());
     before = std::move(files);
   }
 }
@@ -98,26 +96,28 @@ std::vector<std::string> Fingerprint::files_of(const Entry& entry) const {
 
 // A file of several samples is read once.
 void Fingerprint::read_contents(int workers) {
-  using Place = std::pair<std::uint64_t, std::size_t>;  // of a path, by its hash: entry and file
+  using Place = std::pair<std::uint64_t, std::size_t>;  // of a path, by its hash, in the contents
   std::vector<Place> places;
-  places.reserve(static_cast<std::size_t>(files_));
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    const auto files = files_of(entries_[i]);
-    for (std::size_t k = 0; k < files.size(); ++k)
-      places.emplace_back(XXH3_64bits(files[k].data(), files[k].size()), kFiles * i + k);
+  places.reserve(contents_.size());
+  for (const Entry& entry : entries_) {
+    for (const std::string& file : files_of(entry))
+      places.emplace_back(XXH3_64bits(file.data(), file.size()), places.size());
   }
   std::sort(places.begin(), places.end());
   ContentCache cache(root_);
-  LongWork work("reading what the data set holds", "files", files_);
-  for_each_index(files_, workers + 1, [&](std::int64_t index, int) {
+  LongWork work("reading what the data set holds", "files", files());
+  for_each_index(files(), workers + 1, [&](std::int64_t index, int) {
     work.advance();
     auto place = places.begin() + index;
     if (index > 0 && std::prev(place)->first == place->first) return;
-    const Entry& first = entries_[place->second / kFiles];
-    const std::uint64_t content = cache.hash_of(files_of(first)[place->second % kFiles]);
+    const auto next = std::upper_bound(
+        entries_.begin(), entries_.end(), place->second,
+        [](std::size_t content, const Entry& entry) { return content < entry.first; });
+    const Entry& entry = *std::prev(next);
+    const std::uint64_t content = cache.hash_of(files_of(entry)[place->second - entry.first]);
     for (const std::uint64_t path = place->first; place != places.end() && place->first == path;
          ++place)
-      entries_[place->second / kFiles].contents[place->second % kFiles] = content;
+      contents_[place->second] = content;
   });
   cache.save();
 }
@@ -136,7 +136,7 @@ void Fingerprint::for_each_file(const Visit& visit) const {
     const auto files = files_of(entry);
     const std::string_view split = entry.split == Split::kTrain ? "train" : "val";
     for (std::size_t k = 0; k < files.size(); ++k)
-      visit(split, name_of(files[k]), entry.contents[k]);
+      visit(split, name_of(files[k]), contents_[entry.first + k]);
   }
 }
 
@@ -153,7 +153,7 @@ void Fingerprint::make_hash() {
 }
 
 void Fingerprint::write(const fs::path& list) const {
-  if (files_ == 0 || files_ > kMostListed) return;
+  if (contents_.empty() || files() > kMostListed) return;
   std::string text;
   for_each_file([&](std::string_view split, const std::string& name, std::uint64_t content) {
     text += concat(hex(content), '\t', split, '\t', name, '\n');

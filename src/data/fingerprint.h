@@ -2,7 +2,6 @@
 // What a data set holds: the names and contents of its samples' files. The same files under another
 // path are the same data.
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -22,7 +21,7 @@ class Fingerprint {
 
   /// 16 hex digits; empty: the samples are in no files.
   const std::string& hash() const { return hash_; }
-  std::int64_t files() const { return files_; }
+  std::int64_t files() const { return static_cast<std::int64_t>(contents_.size()); }
 
   /// Writes a line for each file: hash, split and name, with tabs between. Nothing where there are
   /// no files, or so many that the list would be no run's. Throws Error.
@@ -32,11 +31,10 @@ class Fingerprint {
   std::string changes_since(const std::filesystem::path& list) const;
 
  private:
-  static constexpr std::size_t kFiles = 2;  // of a sample, at most
   struct Entry {
     Split split = Split::kTrain;
     std::int64_t sample = 0;
-    std::array<std::uint64_t, kFiles> contents{};
+    std::size_t first = 0;  // of its files among the contents
   };
   void add_entries(const Dataset& dataset, Split split);
   void read_contents(int workers);
@@ -50,7 +48,7 @@ class Fingerprint {
   const Dataset& val_;
   std::string root_;
   std::vector<Entry> entries_;  // of samples whose files are not those of the sample before
-  std::int64_t files_ = 0;
+  std::vector<std::uint64_t> contents_;  // of all files, by their hashes
   std::string hash_;
 };
 

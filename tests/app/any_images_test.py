@@ -81,10 +81,13 @@ def check_the_data(config):
     train = json.loads(lockstep("data", "check", config, "--json"))["train"]
     check(train["types"] == {"uint16": 8} and train["channels"] == CHANNELS, f"data check: {train['types']}, {train['channels']}")
     check(abs(train["mean"][2] - expected_mean(2)) < 1e-6, f"data check: mean {train['mean']}")
-    code, text = refusal("data", "check", config, "-s", "data.channels=4")
+    four = overrides(["data.channels=4", "data.display=[0]"])
+    code, text = refusal("data", "check", config, *four)
     check(code == 3, f"four channels of five: exit code {code}")
-    code, text = refusal("train", config, "-s", "data.channels=4", "-o", config.parent / "none")
+    code, text = refusal("train", config, *four, "-o", config.parent / "none")
     check(code == 3 and "expected 4 channels (data.channels), but it has 5" in text and "data.bands = [0, 1, 2, 3]" in text, text)
+    code, text = refusal("plan", config, "-s", "data.channels=4")
+    check(code == 2 and "data.display" in text and "data.channels = 4" in text, text)
 
 
 def check_a_run(config, place):
@@ -109,6 +112,35 @@ def check_a_run(config, place):
     check(resumed["mean"] == data["mean"], f"resuming measured again: {resumed['mean']}")
     for folder, suffix in (("images", "tif"), ("masks", "png")):
         (place / folder / "train" / f"99.{suffix}").unlink()
+
+
+def check_channel_files(place):
+    """An image of three files, as nnU-Net has them: every command takes it for one."""
+    root = place / "parts"
+    for split, numbers in (("train", range(4)), ("val", range(4, 6))):
+        for kind in ("images", "masks"):
+            (root / kind / split).mkdir(parents=True)
+        for number in numbers:
+            mask(root / "masks" / split / f"{number}.png", number)
+            for part in range(3):
+                mask(root / "images" / split / f"{number}_000{part}.png", number,
+                     lambda number, y, x, part=part: (9 * x + 5 * y * part + 99 * label(number, y, x)) % 256)
+    config, run = place / "parts.toml", root / "run"
+    config.write_text(f'[data]\nroot = "{root}"\nnum_classes = 2\nnormalize = "dataset"\nchannel_files = ["_0000", "_0001", "_0002"]\n')
+    lockstep("train", config, "-d", "cpu:2", "-o", run, *overrides(TRAINING))
+    check("images/train/0_0002.png" in (run / "data.tsv").read_text(), "the data set's list lacks an image's third file")
+    lockstep("eval", run)
+    lockstep("export", "onnx", run, "-o", root / "net.onnx")
+    for number, options in enumerate(([], ["--window", "16,16"])):
+        maps = root / f"maps{number}"
+        lockstep("predict", run, root / "images/val", "-o", maps, *options)
+        check(sorted(f.name for f in maps.iterdir()) == [f"{n}{end}.png" for n in (4, 5) for end in ("", "_overlay")], f"{[*maps.iterdir()]}")
+    mask(root / "images/train/3_0001.png", 3)
+    done = subprocess.run([sys.argv[1], "train", config, "-d", "cpu:2", "-o", run, "--resume", *overrides([*TRAINING, "run.max_iters=6"])],
+                          capture_output=True, text=True)
+    check(done.returncode == 0 and "1 file changed (images/train/3_0001.png)" in done.stdout + done.stderr, done.stdout + done.stderr)
+    lockstep("compare", config, "--modes", "local", "--seeds", 1, "-d", "cpu:2", "-o", root / "both", *overrides(TRAINING))
+    check((root / "both/report.html").exists(), "there is no report of the comparison")
 
 
 def balanced_weights():
@@ -172,6 +204,7 @@ def main():
         config = make_set(place)
         check_the_data(config)
         check_a_run(config, place)
+        check_channel_files(place)
         check_balanced(config, place)
         check_maps(place)
         check_others(config, place)

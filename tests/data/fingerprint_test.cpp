@@ -86,6 +86,30 @@ TEST_CASE("what has changed since a list was written is told by counts and names
                  "images/train/g.png, ...)"));
 }
 
+TEST_CASE("an image's every file counts, however many it has") {
+  const TempFolder folder;
+  const auto write = [&](const std::string& name, Label value) {
+    write_png(folder.file(name + ".png"), LabelMap{1, 2, {0, value}});
+  };
+  for (const std::string split : {"train/a", "train/b", "val/c"}) {
+    for (const char* end : {"_0000", "_0001", "_0002"}) write("images/" + split + end, 7);
+    write("masks/" + split, 1);
+  }
+  DataOptions options;
+  options.root = folder.path();
+  options.num_classes = 2;
+  options.channels = 3;
+  options.channel_files = {"_0000", "_0001", "_0002"};
+  const fs::path list = folder.path() / "data.tsv";
+  const auto train = make_dataset(options, Split::kTrain, 0);
+  const auto val = make_dataset(options, Split::kVal, 0);
+  Fingerprint(*train, *val, options).write(list);
+  write("images/train/b_0002", 8);
+  const Fingerprint changed(*train, *val, options);
+  CHECK(changed.files() == 12);
+  CHECK(changed.changes_since(list) == "1 file changed (images/train/b_0002.png)");
+}
+
 TEST_CASE("generated images have no fingerprint") {
   DataOptions options;
   options.layout = "streets";
