@@ -10,10 +10,10 @@
 
 namespace lockstep {
 
-/// Called with the sample, or with why it cannot be read; from several threads at once, each with
-/// indices of its own.
+/// Called with the sample, which it may change, or with why it cannot be read; from several threads
+/// at once, each with indices of its own.
 using SampleVisitor =
-    std::function<void(std::int64_t index, const Sample* sample, const DataError* error)>;
+    std::function<void(std::int64_t index, Sample* sample, const DataError* error)>;
 
 /// Loads every sample on the caller's thread and `workers` others, in any order. What else than a
 /// DataError `visit` or a load throws ends it, and is thrown on.

@@ -298,6 +298,7 @@ void check_channels(const PixelOptions& options) {
   if (percents.size() != 2 || percents[0] >= percents[1]) {
     throw ConfigError("data.percentiles: expected [lo, hi], such as [1, 99]");
   }
+  shown_channels(options.channels, options.display);
 }
 
 void check_normalization(const PixelOptions& options) {

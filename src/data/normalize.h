@@ -66,7 +66,7 @@ class ImagePreparation {
 /// Throws DataError saying what was expected.
 void prepare_image(const PixelOptions& options, const std::string& name, Image& image);
 
-/// Throws ConfigError for data.bands and data.percentiles that do not fit.
+/// Throws ConfigError for data.bands, data.percentiles and data.display that do not fit.
 void check_channels(const PixelOptions& options);
 /// The same, and for a mean and a deviation that are not of each channel, nor one for all.
 void check_normalization(const PixelOptions& options);

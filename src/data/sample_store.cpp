@@ -59,17 +59,6 @@ bool parts_do(const DataOptions& options, const ResizeRule& resize, Task task) {
          !normalizes_by_image(options);
 }
 
-/// Of pixels that are not there nothing is learnt, and none is scored.
-void ignore_missing(const Image& image, Label ignored, LabelMap& labels) {
-  if (image.floats.empty() ||
-      labels.pixels.size() * static_cast<std::size_t>(image.channels) != image.floats.size()) {
-    return;
-  }
-  for (std::size_t i = 0; i < labels.pixels.size(); ++i) {
-    if (is_missing(image, i)) labels.pixels[i] = ignored;
-  }
-}
-
 }  // namespace
 
 SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t seed)

@@ -26,6 +26,8 @@ std::uint8_t to_byte(float value, const Picture::Range& range) {
       std::lround(255 * std::clamp((value - range.low) / width, 0.0F, 1.0F)));
 }
 
+}  // namespace
+
 std::vector<int> shown_channels(int of_image, std::span<const int> display) {
   if (display.empty()) return of_image < 3 ? std::vector{0} : std::vector{0, 1, 2};
   const auto is_there = [&](int channel) { return channel >= 0 && channel < of_image; };
@@ -33,11 +35,9 @@ std::vector<int> shown_channels(int of_image, std::span<const int> display) {
       std::all_of(display.begin(), display.end(), is_there)) {
     return {display.begin(), display.end()};
   }
-  throw ConfigError(
-      concat("data.display: expected one channel or three of those from 0 to ", of_image - 1));
+  throw ConfigError(concat("data.display: expected one channel or three of those from 0 to ",
+                           of_image - 1, ", of data.channels = ", of_image));
 }
-
-}  // namespace
 
 Picture::Picture(const Image& sample, const ImageBands& bands, std::span<const int> display)
     : channels_(shown_channels(sample.channels, display)), ranges_(channels_.size(), {0, 255}) {

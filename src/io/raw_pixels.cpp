@@ -252,13 +252,15 @@ std::span<std::uint8_t> room_for(Size size, int channels, PixelType type, Image&
 }
 
 void mark_missing(std::optional<double> nodata, Image& image) {
+  constexpr float kMissing = std::numeric_limits<float>::quiet_NaN();
+  for (float& value : image.floats) value = std::isfinite(value) ? value : kMissing;
   if (!nodata) return;
   with_values(image, [&](auto& values) {
     // As floats, for the values may be: -3.4e38 in a text is the least float in a file.
     const auto gap = static_cast<float>(*nodata);
     const auto missing = [&](auto value) { return static_cast<float>(value) == gap; };
     if (std::none_of(values.begin(), values.end(), missing)) return;
-    std::vector<float> floats(values.size(), std::numeric_limits<float>::quiet_NaN());
+    std::vector<float> floats(values.size(), kMissing);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (!missing(values[i])) floats[i] = static_cast<float>(values[i]);
     }
@@ -271,6 +273,16 @@ bool is_missing(const Image& image, std::size_t pixel) {
   const auto channels = static_cast<std::size_t>(image.channels);
   const auto first = image.floats.begin() + static_cast<std::ptrdiff_t>(pixel * channels);
   return std::all_of(first, first + image.channels, [](float value) { return std::isnan(value); });
+}
+
+void ignore_missing(const Image& image, Label ignored, LabelMap& labels) {
+  if (image.floats.empty() ||
+      labels.pixels.size() * static_cast<std::size_t>(image.channels) != image.floats.size()) {
+    return;
+  }
+  for (std::size_t i = 0; i < labels.pixels.size(); ++i) {
+    if (is_missing(image, i)) labels.pixels[i] = ignored;
+  }
 }
 
 void put_labels(const RawPixels& raw, const std::string& name, const LabelRule& rule,

@@ -27,7 +27,8 @@ struct RawPixels {
   std::vector<std::uint8_t> bytes;
 };
 
-/// Makes them an image. Where a value is `nodata` it becomes NaN, in an image of floats.
+/// Makes them an image. What is `nodata` becomes NaN, in an image of floats, and so does what is
+/// infinite: it is not there.
 void put_image(RawPixels&& raw, std::optional<double> nodata, Image& image);
 
 /// Makes room in the image for such values, and gives it where an image has them as a file does: of
@@ -52,6 +53,10 @@ void copy_part(const std::vector<Value>& values, int width, std::size_t channels
   Value* out = result.data();
   for (int y = 0; y < part.size.height; ++y, in += stride) out = std::copy(in, in + row, out);
 }
+
+/// Of pixels that are not there nothing is learnt, and none is counted or scored: their labels
+/// become `ignored`, where these are of pixels.
+void ignore_missing(const Image& image, Label ignored, LabelMap& labels);
 
 /// Makes them labels. `name` is the file's, for messages. REQUIRES: one channel. Throws DataError
 /// for what is no whole number in 0..65535; as objects, any number but 0 is 1.
@@ -85,6 +90,10 @@ void make_floats(Image& image);
 std::vector<std::vector<float>> percentiles_of(const ImageBands& bands,
                                                std::span<const int> channels,
                                                std::span<const float> percents);
+
+/// The channels that pictures of an image of so many show. Throws ConfigError for those that it
+/// does not have.
+std::vector<int> shown_channels(int of_image, std::span<const int> display);
 
 /// What picture_of makes of an image, band by band.
 class Picture {

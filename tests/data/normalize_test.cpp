@@ -190,7 +190,11 @@ TEST_CASE("an image in bands has the numbers of the whole, to the bit") {
 TEST_CASE("what is not there is the mean, and its label does not count") {
   const TempFolder folder;
   const float gap = std::nanf("");
-  add_floats(folder, "a", {1, 4}, 2, {1, 10, gap, gap, 3, gap, 5, 30});
+  add_floats(folder, "a", {1, 4}, 2, {1, 10, gap, INFINITY, 3, -INFINITY, 5, 30});
+  Image rows;
+  open_rows(folder.path() / "images/train/a.npy", {.channels = 2})->read(0, 1, rows);
+  CHECK(is_missing(rows, 1));
+  CHECK(std::isnan(rows.floats[5]));
   DataOptions options = options_in(folder, 2);
   settle_normalization(options, 0);
   CHECK(options.mean == std::vector<float>{3, 20});
@@ -317,6 +321,13 @@ TEST_CASE("options that do not fit are refused") {
   options.bands.clear();
   options.percentiles = {99, 1};
   CHECK(contains(trouble(), "data.percentiles"));
+  options.percentiles = {1, 99};
+  for (const std::vector<int>& display : {std::vector{5}, std::vector{0, 1}}) {
+    options.display = display;
+    CHECK(contains(trouble(), "data.display: expected one channel or three of those from 0 to 4"));
+  }
+  options.display = {4};
+  CHECK(trouble() == "");
 }
 
 }  // namespace

@@ -156,7 +156,8 @@ struct PixelOptions {
     v("channel_files", channel_files,
       "[\"_0000\", \"_0001\"]: an image is so many files, whose names end so",
       {.what = "ends of names", .written = !channel_files.empty()});
-    v("nodata", nodata, "the value of what is not there; default: what a TIFF says, and NaN",
+    v("nodata", nodata,
+      "the value of what is not there, as NaN and infinity are; default: what a TIFF says",
       {.written = nodata.has_value()});
     v("normalize", normalize,
       "by the mean and std that are given, or of the dataset, each image, or percentile; default: "
