@@ -92,7 +92,7 @@ ContentCache::ContentCache(const fs::path& root, std::time_t now) : now_(now) {
 
 std::uint64_t ContentCache::hash_of(const std::string& path) {
   struct stat about {};
-  if (::stat(path.c_str(), &about) != 0) return 0;
+  if (::stat(path.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) return 0;
   const std::uint64_t key = key_of(path, about);
   const auto known = std::lower_bound(before_.begin(), before_.end(), Known{key, 0});
   const bool is_known = known != before_.end() && known->first == key;

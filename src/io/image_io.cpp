@@ -30,15 +30,15 @@ enum class End : std::uint8_t { kFront, kBack };
 /// The first or the last bytes of a file, at most `limit`.
 std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path, std::size_t limit,
                                      End end = End::kFront) {
+  const auto unreadable = [&](const std::string& why) {
+    return DataError(concat(path.string(), ": cannot be read: ", why));
+  };
+  std::error_code no_size;  // as of a pipe, which to open may take for ever
+  const std::uintmax_t size = std::filesystem::file_size(path, no_size);
+  if (no_size) throw unreadable(no_size.message());
   errno = 0;
   std::ifstream file(path, std::ios::binary);
-  const int failure = errno;
-  std::error_code no_size;
-  const std::uintmax_t size = std::filesystem::file_size(path, no_size);
-  if (!file || no_size) {
-    throw DataError(concat(path.string(),
-                           ": cannot be read: ", file ? no_size.message() : system_text(failure)));
-  }
+  if (!file) throw unreadable(system_text(errno));
   std::vector<std::uint8_t> bytes(std::min<std::size_t>(static_cast<std::size_t>(size), limit));
   if (end == End::kBack) file.seekg(static_cast<std::streamoff>(size - bytes.size()));
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));

@@ -1,6 +1,7 @@
 #include "lockstep/data/dataset.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -198,6 +199,8 @@ TEST_CASE("lists are read as Windows and spreadsheets write them") {
            "images/c.png,masks/c.png\n",
            "images/c.png, masks/c.png\n",
            "images/a b.png;masks/a b.png\r\n",
+           "images/a b.png; masks/a b.png\n",
+           "images/c.png; masks/c.png\n",
            "\"images/d,1.png\",\"masks/d,1.png\"\n",
            "images/d,1.png masks/d,1.png\n",
            "images\\c.png masks\\c.png\r\n",
@@ -260,6 +263,47 @@ TEST_CASE("images that a layout does not take are told of") {
   CHECK(whole->left_out().size() == 1);
 }
 
+TEST_CASE("a pipe among images is left out, and is never opened") {
+  const TempFolder folder;
+  write_pair(folder, "images/train/a.png", "masks/train/a.png", 1);
+  for (const char* name : {"images/train/x.png", "masks/train/x.png", "classes/train/0/x.png"})
+    REQUIRE(::mkfifo(folder.file(name).c_str(), 0600) == 0);
+  const auto left_out = [](const DataOptions& options) {
+    const auto dataset = make_dataset(options, Split::kTrain, 0);
+    CHECK(dataset->size() == 1);
+    return concat(dataset->left_out().size(), " ", dataset->left_out().front());
+  };
+  CHECK(contains(left_out(folder_options(folder)), "images/train: left out"));
+  CHECK(contains(left_out(folder_options(folder)), "x.png"));
+  DataOptions classes = folder_options(folder);
+  classes.layout = "imagefolder";
+  classes.root = folder.path() / "classes";
+  write_png(folder.file("classes/train/0/a.png"), random_image({4, 6}, 1));
+  CHECK(contains(left_out(classes), "x.png"));
+  Image image;
+  CHECK(contains(
+      message_of<DataError>([&] { read_image(folder.path() / "images/train/x.png", image); }),
+      "x.png: cannot be read"));
+}
+
+TEST_CASE("images that no class and no channel takes are told of") {
+  const TempFolder folder;
+  for (const char* end : {"_0000", "_0001", "_0002"})
+    write_png(folder.file(concat("images/train/a", end, ".png")), random_image({4, 6}, 1));
+  write_png(folder.file("masks/train/a.png"), random_labels({4, 6}, 5, 1));
+  DataOptions options = folder_options(folder);
+  options.channel_files = {"_0000", "_0001"};
+  const auto left_out = [&] { return make_dataset(options, Split::kTrain, 0)->left_out(); };
+  REQUIRE(left_out().size() == 1);
+  CHECK(contains(left_out()[0], "of the layout: a_0002.png; "));
+  options.layout = "imagefolder";
+  options.root = folder.path() / "classes";
+  for (const char* name : {"one/a_0000.png", "one/a_0001.png", "one/a_0002.png", "stray.png"})
+    write_png(folder.file(concat("classes/train/", name)), random_image({4, 6}, 1));
+  REQUIRE(left_out().size() == 1);
+  CHECK(contains(left_out()[0], "of the layout: a_0002.png and 1 more"));
+}
+
 TEST_CASE("folders of one name of file are told apart where they count") {
   const TempFolder folder;
   for (const char* city : {"bonn", "ulm"}) {
@@ -273,6 +317,15 @@ TEST_CASE("folders of one name of file are told apart where they count") {
   CHECK(make_dataset(options, Split::kTrain, 0)->size() == 2);
   std::filesystem::remove(folder.path() / "masks/train/ulm/0.png");
   CHECK(contains(loading_failure(options), "images/train/ulm/0.png"));
+}
+
+TEST_CASE("names whose accents are written in two ways are told from others") {
+  const TempFolder folder;
+  write_pair(folder, "images/train/u\xCC\x88.png", "masks/train/\xC3\xBC.png", 1);
+  CHECK(contains(loading_failure(folder_options(folder)), "NFC"));
+  write_pair(folder, "images/train/\xC3\xBC.png", "masks/train/\xC3\xBC.png", 1);
+  std::filesystem::remove(folder.path() / "images/train/u\xCC\x88.png");
+  CHECK(loading_failure(folder_options(folder)).empty());
 }
 
 TEST_CASE("masks have a suffix where it is said, and it is found where it is not") {

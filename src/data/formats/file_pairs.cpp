@@ -62,10 +62,13 @@ std::string other_files(const fs::path& directory) {
 /// where these count.
 class FolderListing {
  public:
-  FolderListing(const fs::path& folder, Extensions extensions, std::string suffix, bool subfolders)
+  /// `known`: ends of names, of files with another suffix, that are left out without a word.
+  FolderListing(const fs::path& folder, Extensions extensions, std::string suffix, Extensions known,
+                bool subfolders)
       : folder_(folder),
         extensions_(std::move(extensions)),
         suffix_(std::move(suffix)),
+        known_(std::move(known)),
         subfolders_(subfolders),
         work_("listing " + folder.string(), "files", 0) {
     check_split_folder(folder);
@@ -85,7 +88,7 @@ class FolderListing {
       work_.advance();
       if (is_hidden(path)) continue;
       if (!entry.is_directory()) {
-        add(path, below);
+        is_no_file(entry) ? left_out_.add_file(path) : add(path, below);
       } else if (subfolders_) {
         list(path, below + path.filename().string() + "/");
       } else {
@@ -96,7 +99,7 @@ class FolderListing {
   void add(const fs::path& path, const std::string& below) {
     if (!has_extension(path, extensions_)) return left_out_.add_file(path);
     std::string stem = path.stem().string();
-    if (!stem.ends_with(suffix_)) return;
+    if (!stem.ends_with(suffix_)) return left_out_.add_file(path, known_);
     stem.resize(stem.size() - suffix_.size());
     const auto [other, added] = files_.emplace(below + stem, path);
     if (added) return;
@@ -115,6 +118,7 @@ class FolderListing {
   fs::path folder_;
   Extensions extensions_;
   std::string suffix_;
+  Extensions known_;
   bool subfolders_;
   FilesByStem files_;
   LeftOut left_out_;
@@ -165,6 +169,19 @@ std::string suffix_hint(const FilesByStem& images, const FilesByStem& masks) {
     if (all) return concat("; data.mask_suffix = \"", suffix, "\" pairs them");
   }
   return "";
+}
+
+/// Whether a name has accents that are characters of their own, U+0300 to U+036F.
+bool has_loose_accents(const FilesByStem& files) {
+  return std::any_of(files.begin(), files.end(), [](const auto& file) {
+    return file.first.find_first_of("\xCC\xCD") != std::string::npos;
+  });
+}
+
+std::string accents_hint(const FilesByStem& images, const FilesByStem& masks) {
+  if (has_loose_accents(images) == has_loose_accents(masks)) return "";
+  return "; letters with accents are written in two ways (NFC and NFD), which look alike: convmv "
+         "-r -f utf8 -t utf8 --nfc --notest makes one of them";
 }
 
 FoundPairs pairs_of_list(const fs::path& root, const fs::path& list) {
@@ -224,7 +241,7 @@ std::vector<std::string> words_of(const std::string& line) {
   if (line.find('\t') != std::string::npos) return split_words(line, '\t');
   std::vector<std::string> words = split_words(line, ' ');
   for (const char separator : {',', ';'}) {  // a table of two columns
-    if (words.size() == 2 && !words[0].ends_with(separator)) break;
+    if (words.size() == 2 && !words[0].ends_with(separator)) continue;
     std::vector<std::string> cells = split_words(line, separator);
     if (cells.size() == 2) return cells;
   }
@@ -250,6 +267,10 @@ std::string with_slashes(std::string path) {
 
 }  // namespace
 
+bool is_no_file(const fs::directory_entry& entry) {
+  return !entry.is_regular_file() && entry.is_other();  // the first is known without asking
+}
+
 bool is_hidden(const fs::path& file) { return file.filename().string().starts_with('.'); }
 
 const std::vector<std::string>& image_extensions() {
@@ -274,11 +295,13 @@ bool begins_an_image(const fs::path& file, const std::vector<std::string>& chann
   return channel_files.empty() || file.stem().string().ends_with(channel_files.front());
 }
 
-void LeftOut::add_file(const fs::path& file) {
+void LeftOut::add_file(const fs::path& file, const std::vector<std::string>& known) {
   static const Extensions others{".bmp",  ".gif",  ".jp2",  ".pgm",  ".pnm", ".ppm",
                                  ".webp", ".heic", ".avif", ".jfif", ".czi", ".nd2",
                                  ".svs",  ".ndpi", ".dcm",  ".nii",  ".lif"};
-  if (is_hidden(file)) return;
+  const std::string stem = file.stem().string();
+  const auto ends_so = [&](const std::string& end) { return stem.ends_with(end); };
+  if (is_hidden(file) || std::any_of(known.begin(), known.end(), ends_so)) return;
   if (has_extension(file, image_extensions()) || has_extension(file, others)) {
     files.push_back(file.filename().string());
   }
@@ -308,8 +331,9 @@ std::vector<std::string> LeftOut::sentences(const fs::path& folder,
   if (!files.empty()) {
     const std::string first = *std::min_element(files.begin(), files.end());
     const std::string more = files.size() == 1 ? "" : concat(" and ", files.size() - 1, " more");
-    texts.push_back(concat(folder.string(), ": left out, by format or name no file of the layout: ",
-                           first, more, "; convert to PNG what belongs to the data set"));
+    texts.push_back(concat(folder.string(),
+                           ": left out, by format, name or place no file of the layout: ", first,
+                           more, "; convert to PNG what belongs to the data set"));
   }
   if (!folders.empty()) {
     texts.push_back(concat(folder.string(), ": left out, in folders below it: ", of_folders(),
@@ -383,14 +407,16 @@ FilePair pair_of_line(const fs::path& root, const fs::path& list, const ListLine
 FoundPairs pair_by_stem(const fs::path& image_directory, const fs::path& mask_directory,
                         const PairRule& rule) {
   const std::string first = rule.channel_files.empty() ? "" : rule.channel_files.front();
-  const FolderListing all_images(image_directory, image_extensions(), first, rule.subfolders);
-  const FolderListing all_masks(mask_directory, mask_extensions(), rule.mask_suffix,
+  const Extensions any{""};  // beside masks lie pictures of them
+  const FolderListing all_images(image_directory, image_extensions(), first, rule.channel_files,
+                                 rule.subfolders);
+  const FolderListing all_masks(mask_directory, mask_extensions(), rule.mask_suffix, any,
                                 rule.subfolders);
   const FilesByStem &images = all_images.files(), &masks = all_masks.files();
   if (const std::string names = missing_in(images, masks); !names.empty()) {
     throw DataError(concat("images without a mask of the same stem in ", mask_directory.string(),
-                           ": ", names,
-                           rule.mask_suffix.empty() ? suffix_hint(images, masks) : ""));
+                           ": ", names, rule.mask_suffix.empty() ? suffix_hint(images, masks) : "",
+                           accents_hint(images, masks)));
   }
   if (const std::string names = missing_in(masks, images); !names.empty()) {
     throw DataError(concat("masks without an image of the same stem in ", image_directory.string(),

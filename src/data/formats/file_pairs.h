@@ -39,11 +39,12 @@ class LayoutError : public DataError {
 
 /// Images that a layout does not take, though they lie in its folders: one rule for all layouts.
 struct LeftOut {
-  std::vector<std::string> files;               // names, of other formats or names
+  std::vector<std::string> files;               // names, of other formats, names or places
   std::map<std::string, std::int64_t> folders;  // images in a folder below and those below it
 
-  /// Counts a file that was not taken, where it is an image.
-  void add_file(const std::filesystem::path& file);
+  /// Counts a file that was not taken, where it is an image whose name ends in none of `known`: a
+  /// part of one that is taken, say.
+  void add_file(const std::filesystem::path& file, const std::vector<std::string>& known = {});
   /// Counts the images of a folder that was not entered.
   void add_folder(const std::filesystem::path& folder);
   /// "3 images (night and 1 more)". REQUIRES: there are folders.
@@ -52,6 +53,9 @@ struct LeftOut {
   std::vector<std::string> sentences(const std::filesystem::path& folder,
                                      const std::string& remedy) const;
 };
+
+/// Whether it is a pipe, a socket or a device: to open it may take for ever.
+bool is_no_file(const std::filesystem::directory_entry& entry);
 
 /// Whether the name begins with a dot: what systems and programs put beside images.
 bool is_hidden(const std::filesystem::path& file);

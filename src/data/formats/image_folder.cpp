@@ -80,11 +80,13 @@ std::vector<fs::path> images_below(const fs::path& folder, const DataOptions& op
   constexpr auto kOptions = fs::directory_options::follow_directory_symlink;
   try {
     for (const auto& entry : fs::recursive_directory_iterator(folder, kOptions)) {
-      if (!entry.is_regular_file() || is_hidden(entry.path())) continue;
-      if (has_extension(entry.path(), image_extensions())) {
-        if (begins_an_image(entry.path(), options.channel_files)) images.push_back(entry.path());
+      const fs::path& path = entry.path();
+      if (entry.is_directory() || is_hidden(path)) continue;
+      if (has_extension(path, image_extensions()) && entry.is_regular_file() &&
+          begins_an_image(path, options.channel_files)) {
+        images.push_back(path);
       } else {
-        left_out.add_file(entry.path());
+        left_out.add_file(path, options.channel_files);
       }
     }
   } catch (const fs::filesystem_error& error) {
@@ -147,6 +149,9 @@ std::unique_ptr<Dataset> make_image_folder(const DataOptions& options, Split spl
   check_known(folder, class_folders(folder), classes);
   std::vector<ImageFile> files;
   LeftOut left_out;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!entry.is_directory()) left_out.add_file(entry.path());
+  }
   LongWork work("listing " + folder.string(), "classes", static_cast<std::int64_t>(classes.size()));
   for (std::size_t c = 0; c < classes.size(); ++c) {
     const fs::path of_class = folder / classes[c];

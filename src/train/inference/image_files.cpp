@@ -25,10 +25,11 @@ std::vector<fs::path> images_in(const fs::path& folder,
     if (is_hidden(path)) continue;
     if (entry.is_directory()) {
       others.add_folder(path);
-    } else if (has_extension(path, image_extensions()) && entry.is_regular_file()) {
-      if (begins_an_image(path, channel_files)) images.push_back(path);
+    } else if (has_extension(path, image_extensions()) && entry.is_regular_file() &&
+               begins_an_image(path, channel_files)) {
+      images.push_back(path);
     } else {
-      others.add_file(path);
+      others.add_file(path, channel_files);
     }
   }
   for (std::string& text : others.sentences(folder, "name these folders, too"))
