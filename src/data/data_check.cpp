@@ -1,6 +1,8 @@
 #include "data/data_check.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <functional>
@@ -15,6 +17,7 @@
 #include "data/formats/file_dataset.h"
 #include "data/normalize.h"
 #include "io/image_io.h"
+#include "io/raw_pixels.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 
@@ -39,7 +42,7 @@ struct SampleSums {
   std::int64_t labels = 0, ignored = 0;
   std::vector<PixelMoments> moments;  // [channel]
   std::uint64_t hash = 0;
-  bool alpha_dropped = false;
+  bool alpha_dropped = false, white_is_zero = false;
   std::vector<Color> palette;  // of the mask
 };
 
@@ -61,7 +64,9 @@ SampleSums sum_of(const Sample& sample, int classes) {
   sums.labels =
       std::accumulate(sums.class_labels.begin(), sums.class_labels.end(), std::int64_t{0});
   sums.moments = moments_of(sample.image);
-  sums.hash = hash_of(sample.image);
+  const bool there = std::any_of(sums.moments.begin(), sums.moments.end(),
+                                 [](const PixelMoments& channel) { return channel.count > 0; });
+  sums.hash = there ? hash_of(sample.image) : 0;  // of nothing there are no copies
   return sums;
 }
 
@@ -70,7 +75,8 @@ void look_at_files(const std::vector<std::string>& files, const DataOptions& opt
                    SampleSums& sums) {
   if (!files.empty()) {
     const ImageInfo info = read_image_info(files.front(), image_rule(options));
-    sums.alpha_dropped = info.alpha && options.bands.empty() && options.channels < info.channels;
+    sums.alpha_dropped = info.alpha && options.bands.empty() && options.channels != info.channels;
+    sums.white_is_zero = info.white_is_zero;
   }
   if (files.size() > 1) sums.palette = read_palette(files[1]);
 }
@@ -114,6 +120,7 @@ class Sums {
     }
     find(report.types[sample.image.type], index);
     if (sums.alpha_dropped) find(report.alpha, index);
+    if (sums.white_is_zero) find(report.white_is_zero, index);
     moments_[at(index)] = std::move(sums.moments);
   }
 
@@ -129,7 +136,7 @@ class Sums {
       report.without_labels.push_back(dataset_.describe(index));
     for (const auto& [index, message] : broken_) report.broken.push_back(message);
     for (Found* found : {&report.only_first_class, &report.only_classes,
-                         &report.classes_and_ignored, &report.alpha})
+                         &report.classes_and_ignored, &report.alpha, &report.white_is_zero})
       name(*found);
     for (auto& [type, found] : report.types) name(found);
     for (auto& [label, colors] : report.colors) {
@@ -237,9 +244,29 @@ void warn_of_two_conventions(const SplitReport& split, const DataOptions& option
              "to one convention; where it is data.ignore_index, it does not count"));
 }
 
+// data.palette has the colours, but an index is a class whatever its colour.
+bool warn_of_order(const SplitReport& split, const DataOptions& options, const std::string& where,
+                   std::vector<std::string>& warnings) {
+  const std::map<Color, Label> known = mask_rule(options).colors;
+  for (const auto& [label, colors] : split.colors) {
+    for (const auto& [color, found] : colors) {
+      const auto meant = known.find(color);
+      if (meant == known.end() || meant->second == label) continue;
+      warnings.push_back(concat(
+          where, "palettes of masks are not in the order of data.palette: class ", label, " is ",
+          to_string(color), " in ", count_of_masks(found), ", the colour of ", meant->second,
+          "; the index counts, not the colour. Save the masks as RGB, or with the palette in the ",
+          "order of data.palette"));
+      return true;
+    }
+  }
+  return false;
+}
+
 // An index is a class whatever its colour: files of other palettes may mean others by it.
-void warn_of_palettes(const SplitReport& split, const std::string& where,
-                      std::vector<std::string>& warnings) {
+void warn_of_palettes(const SplitReport& split, const DataOptions& options,
+                      const std::string& where, std::vector<std::string>& warnings) {
+  if (split.colors.empty() || warn_of_order(split, options, where, warnings)) return;
   for (const auto& [label, colors] : split.colors) {
     if (colors.size() < 2) continue;
     const auto& [first, of_first] = *colors.begin();
@@ -256,9 +283,17 @@ void warn_of_palettes(const SplitReport& split, const std::string& where,
 void warn_of_types(const SplitReport& split, const DataOptions& options, const std::string& where,
                    std::vector<std::string>& warnings) {
   if (split.alpha.images > 0) {
-    warnings.push_back(concat(where, split.alpha.images, " images (", split.alpha.example,
-                              ") have alpha, which is dropped: data.channels = ",
-                              options.channels + 1, " takes it for a channel"));
+    warnings.push_back(
+        concat(where, split.alpha.images, " images (", split.alpha.example,
+               ") have alpha, which is dropped: data.channels = ", options.channels + 1,
+               options.channels == 3 ? " (of gray 2)" : "", " takes it for a channel"));
+  }
+  if (split.white_is_zero.images > 0) {
+    warnings.push_back(concat(where, split.white_is_zero.images, " images (",
+                              split.white_is_zero.example,
+                              ") have 0 for white (TIFF, MinIsWhite), ",
+                              "and their values are taken as they are; where other images have 0 ",
+                              "for black, turn these round"));
   }
   if (split.types.size() > 1 && !normalizes_by_image(options)) {
     const auto& [first, of_first] = *split.types.begin();
@@ -271,6 +306,47 @@ void warn_of_types(const SplitReport& split, const DataOptions& options, const s
     if (rgb || split.most[c] > split.least[c] || split.types.empty()) continue;
     warnings.push_back(concat(where, "channel ", c, " is ", split.least[c], " everywhere"));
   }
+}
+
+std::string text_of(double value) {
+  std::array<char, 32> text{};
+  return {text.data(),
+          std::to_chars(text.data(), text.data() + text.size(), static_cast<float>(value)).ptr};
+}
+
+bool stands_for_nothing(double value, bool int16) {
+  return value == -9999 || (int16 && value == -32768) || std::abs(value) >= 1e30;
+}
+
+// The end of a range in which measured values seldom lie.
+void warn_of_undeclared_nodata(const SplitReport& split, const std::string& where,
+                               std::vector<std::string>& warnings) {
+  const bool int16 = split.types.contains(PixelType::kInt16);
+  for (std::size_t c = 0; c < split.least.size(); ++c) {
+    for (const double end : {split.least[c], split.most[c]}) {
+      if (!stands_for_nothing(end, int16)) continue;
+      warnings.push_back(concat(where, "channel ", c, " has values ", text_of(end),
+                                ", which often stand for nothing and count here like any: if so, ",
+                                "write data.nodata = ", text_of(end)));
+      return;
+    }
+  }
+}
+
+// Nothing but 0 and 1, where 255 would be white.
+void warn_of_dark(const SplitReport& split, const DataOptions& options, const std::string& where,
+                  std::vector<std::string>& warnings) {
+  const bool given = options.normalize
+                         ? options.normalize == Normalization::kGiven
+                         : options.channels == 3 || options.mean != PixelOptions().mean;
+  const bool bytes = split.types.size() == 1 && split.types.contains(PixelType::kUint8);
+  const double most =
+      split.most.empty() ? 0 : 255 * *std::max_element(split.most.begin(), split.most.end());
+  if (!given || !bytes || std::lround(most) != 1 || 255 * options.std.front() <= 1) return;
+  warnings.push_back(
+      concat(where, "the images hold only 0 and 1, but data.mean and data.std are ",
+             "of 8 bits, 0 to 255: to the network all is black. Multiply the images ",
+             "by 255, or write data.normalize = \"dataset\""));
 }
 
 bool same_pixels(const Image& a, const Image& b) {
@@ -306,10 +382,12 @@ SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Sp
                           std::span<const std::int64_t> samples, int workers) {
   Sums sums(dataset, options);
   const std::string name = split_name(options, split);
+  const Label ignored = ignored_label(options);
   LongWork work("looking at " + name, "images", static_cast<std::int64_t>(samples.size()));
   for_each_sample(dataset, samples, workers,
-                  [&](std::int64_t index, const Sample* sample, const DataError* error) {
+                  [&](std::int64_t index, Sample* sample, const DataError* error) {
                     if (sample != nullptr) {
+                      if (segments(options)) ignore_missing(sample->image, ignored, sample->labels);
                       sums.add(index, *sample);
                     } else {
                       sums.add_broken(index, error->what());
@@ -352,8 +430,10 @@ std::vector<std::string> data_warnings(const SplitReport& split, const DataOptio
     return warnings;
   }
   warn_of_two_conventions(split, options, where, warnings);
-  if (segments(options)) warn_of_palettes(split, where, warnings);
+  if (segments(options)) warn_of_palettes(split, options, where, warnings);
   warn_of_types(split, options, where, warnings);
+  warn_of_undeclared_nodata(split, where, warnings);
+  warn_of_dark(split, options, where, warnings);
   const std::vector<std::string> missing = missing_classes(split, options);
   const auto classes = static_cast<std::int64_t>(split.class_labels.size());
   const bool can_tell =

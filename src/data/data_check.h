@@ -36,7 +36,8 @@ struct SplitReport {
   std::vector<double> mean, std, least, most;
   std::map<PixelType, Found> types;   // of the images
   Found alpha;                        // files whose alpha is dropped
-  std::vector<std::uint64_t> hashes;  // [sample] of the pixels; 0: not examined
+  Found white_is_zero;                // files that are shown the other way round
+  std::vector<std::uint64_t> hashes;  // [sample] of the pixels; 0: none that are known
   // Images whose masks hold class 0 and what does not count, other classes and not that, and both.
   Found only_first_class, only_classes, classes_and_ignored;
   std::map<int, std::map<Color, Found>> colors;  // [class][its colour in an indexed mask]

@@ -31,6 +31,7 @@ struct ImageInfo {
   int channels = 3;                   // of the file
   bool alpha = false;                 // the last one
   std::optional<double> nodata = {};  // by what it says itself
+  bool white_is_zero = false;         // a TIFF that is shown the other way round; its values stay
 };
 
 /// Reads a JPEG, PNG, TIFF or .npy into `image`, whose buffers are reused. Of a part, a TIFF's
@@ -53,7 +54,7 @@ enum class MaskKind : std::uint8_t { kValues, kColors };
 struct LabelRule {
   ImageOrientation orientation = ImageOrientation::kViewer;
   bool objects = false;                // every value but 0 becomes 1
-  bool stretch_one_bit = false;        // of masks of one bit white becomes 255
+  bool black_and_white = false;        // white is 255: of one bit, and where a TIFF has 0 for white
   std::optional<ImagePart> part = {};  // as that of ImageRule
 };
 

@@ -252,7 +252,7 @@ MaskKind decode_png_mask(ImageBytes file, const std::string& name, const LabelRu
   if (!decoder.keep_raw_values()) throw_damaged(decoder, file, name);
   check_size(decoder, file, name);
   const bool deep = decoder.bit_depth() == 16;
-  const bool stretch = rule.stretch_one_bit && decoder.bit_depth() == 1 &&
+  const bool stretch = rule.black_and_white && decoder.bit_depth() == 1 &&
                        decoder.color_type() == PNG_COLOR_TYPE_GRAY;
   const ImagePart part = decoded_part(decoder, rule.part, name);
   RawPixels raw{part.size, 1, deep ? PixelType::kUint16 : PixelType::kUint8, {}};

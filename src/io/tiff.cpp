@@ -141,7 +141,11 @@ ImageInfo tiff_info(RandomBytes& bytes, const std::string& name, const ImageRule
   const std::vector<TiffPage> pages = file.pages();
   const FileChannels channels = channels_of(pages);
   return {shown(pages.front(), rule.orientation).size_of(pages.front().size),
-          type_of(pages.front()), channels.count, channels.alpha, file.nodata(pages.front())};
+          type_of(pages.front()),
+          channels.count,
+          channels.alpha,
+          file.nodata(pages.front()),
+          pages.front().photometric == PHOTOMETRIC_MINISWHITE};
 }
 
 void decode_tiff(RandomBytes& bytes, const std::string& name, const ImageRule& rule, Image& image) {
@@ -200,9 +204,11 @@ MaskKind decode_tiff_mask(RandomBytes& bytes, const std::string& name, const Lab
     return MaskKind::kColors;
   }
   RawPixels raw{part.size, 1, type_of(page), file.read(page, part)};
-  if (rule.stretch_one_bit && page.bits == 1 && !page.indexed()) {
-    const std::uint8_t white = page.photometric == PHOTOMETRIC_MINISWHITE ? 0 : 1;
-    for (std::uint8_t& value : raw.bytes) value = value == white ? 255 : 0;
+  if (rule.black_and_white && raw.type == PixelType::kUint8 && !page.indexed()) {
+    const int stretch = page.bits == 1 ? 255 : 1;
+    const int flip = page.photometric == PHOTOMETRIC_MINISWHITE ? 255 : 0;
+    for (std::uint8_t& value : raw.bytes)
+      value = static_cast<std::uint8_t>((value * stretch) ^ flip);
   }
   put_labels(raw, name, rule, labels);
   turn(shown(page, rule.orientation), labels);

@@ -7,6 +7,7 @@
 
 #include "data/fixtures.h"
 #include "io/image_io.h"
+#include "io/npy.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -152,6 +153,13 @@ TEST_CASE("palettes that differ from file to file are warned of") {
     return data_warnings(examine(*make_dataset(options, Split::kTrain, 0), options), options);
   };
   CHECK(warnings().empty());
+  options.palette = {"#ff0000", "#000000"};
+  REQUIRE(warnings().size() == 1);
+  CHECK(contains(warnings()[0], "class 0 is #000000 in 2 masks"));
+  CHECK(contains(warnings()[0], "the colour of 1; the index counts"));
+  options.palette = {"#000000", "#ff0000"};
+  CHECK(warnings().empty());
+  options.palette.clear();
   write("c.png", {Color{0, 0, 0}, Color{0, 255, 0}});
   REQUIRE(warnings().size() == 1);
   for (const char* part : {"class 1 is #00ff00 in 1 mask", "c.png", "#ff0000 in 2 masks", "a.png"})
@@ -171,12 +179,124 @@ TEST_CASE("alpha that is dropped, and images of several types, are warned of") {
   REQUIRE(warnings().size() == 1);
   for (const char* part : {"1 images", "a.png", "alpha, which is dropped", "data.channels = 4"})
     CHECK(contains(warnings()[0], part));
+  write_png_file(folder.file("images/train/gray.png"), {.color_type = 4}, {1, 2}, {{1, 255, 9, 0}});
+  write_png(folder.file("masks/train/gray.png"), LabelMap{1, 2, {0, 1}});
+  for (const char* part : {"2 images", "data.channels = 4 (of gray 2)"})
+    CHECK(contains(warnings()[0], part));
   write_png_file(folder.file("images/train/b.png"), {.color_type = 0, .bit_depth = 16}, {1, 2},
                  {{0, 1, 15, 255}});
   write_png(folder.file("masks/train/b.png"), LabelMap{1, 2, {0, 1}});
   REQUIRE(warnings().size() == 2);
   for (const char* part : {"of one type", "a.png (uint8)", "b.png (uint16)"})
     CHECK(contains(warnings()[1], part));
+}
+
+/// Images of floats with one channel, whose masks have class 1 on the right half.
+struct Floats {
+  TempFolder folder;
+  DataOptions options = options_with_classes(2);
+
+  explicit Floats(const std::vector<std::vector<float>>& images) {
+    options.root = folder.path();
+    options.channels = 1;
+    for (std::size_t i = 0; i < images.size(); ++i) {
+      write_npy(folder.file(concat("images/train/", i, ".npy")), {1, 4}, images[i]);
+      write_png(folder.file(concat("masks/train/", i, ".png")), LabelMap{1, 4, {0, 0, 1, 1}});
+    }
+  }
+  SplitReport report() const { return examine(*make_dataset(options, Split::kTrain, 0), options); }
+};
+
+TEST_CASE("labels of pixels that are not there do not count") {
+  const float gap = std::nanf("");
+  const Floats data({{gap, gap, 3, INFINITY}, {gap, gap, gap, gap}, {1, 2, 3, 4}});
+  const SplitReport report = data.report();
+  CHECK(report.class_labels == std::vector<std::int64_t>{2, 3});
+  CHECK(report.ignored == 7);
+  CHECK(report.most == std::vector<double>{4});
+  REQUIRE(report.without_labels.size() == 1);
+  CHECK(contains(report.without_labels[0], "1.npy"));
+  CHECK(report.hashes[1] == 0);
+  CHECK(median_frequency_weights(report)[0] == doctest::Approx(0.55 / 0.5));
+}
+
+TEST_CASE("a value that often stands for nothing is warned of, until it is data.nodata") {
+  for (const auto& [value, text] : {std::pair{-9999.0F, "data.nodata = -9999"},
+                                    {-3.4028235e38F, "data.nodata = -3.4028235e+38"},
+                                    {1e30F, "data.nodata = 1e+30"}}) {
+    Floats data({{value, 0.1F, 0.2F, 0.3F}});
+    CHECK(warns(data_warnings(data.report(), data.options), text));
+    data.options.nodata = value;
+    CHECK(data_warnings(data.report(), data.options).empty());
+  }
+  const Floats data({{-32768, 1, 2, 3}});
+  SplitReport report = data.report();
+  CHECK(data_warnings(report, data.options).empty());
+  report.types = {{PixelType::kInt16, {}}};
+  CHECK(warns(data_warnings(report, data.options), "data.nodata = -32768"));
+}
+
+TEST_CASE("images of 0 and 1 are warned of where they count as 8 bits") {
+  const Listed dataset({{0, {0, 1}}, {1, {0, 1}}});
+  DataOptions options = options_with_classes(2);
+  const auto warnings = [&] { return data_warnings(examine(dataset, options), options); };
+  REQUIRE(warnings().size() == 1);
+  CHECK(contains(warnings()[0], "Multiply the images by 255"));
+  options.normalize = Normalization::kDataset;
+  CHECK(warnings().empty());
+}
+
+/// An uncompressed TIFF of one row, of 8 bits, or of one where `bytes` are fewer than `width`.
+void write_tiff(const std::filesystem::path& path, std::uint8_t width, bool white_is_zero,
+                const std::string& bytes) {
+  const auto size = static_cast<std::uint8_t>(bytes.size());
+  const std::uint8_t bits = size < width ? 1 : 8, photometric = white_is_zero ? 0 : 1;
+  const std::vector<std::pair<std::uint16_t, std::uint8_t>> tags{
+      {256, width}, {257, 1}, {258, bits}, {259, 1},   {262, photometric},
+      {273, 122},   {277, 1}, {278, 1},    {279, size}};
+  std::string file("II*\0\x08\0\0\0\x09\0", 10);
+  for (const auto& [tag, value] : tags) {
+    file += {static_cast<char>(tag & 255),
+             static_cast<char>(tag >> 8),
+             3,
+             0,
+             1,
+             0,
+             0,
+             0,
+             static_cast<char>(value),
+             0,
+             0,
+             0};
+  }
+  write_file(path, file + std::string(4, '\0') + bytes);
+}
+
+TEST_CASE("a TIFF with 0 for white: masks are turned round, of images it is said") {
+  const TempFolder folder;
+  for (const bool white_is_zero : {false, true}) {
+    write_tiff(folder.file(concat("images/train/", white_is_zero, ".tif")), 2, white_is_zero,
+               "\x10\x80");
+    write_tiff(folder.file(concat("masks/train/", white_is_zero, ".tif")), 2, white_is_zero,
+               white_is_zero ? std::string("\xFF\0", 2) : std::string("\0\xFF", 2));
+  }
+  DataOptions options = options_with_classes(2);
+  options.root = folder.path();
+  options.channels = 1;
+  options.mask_values = MaskValues::kBinary;
+  const auto load = [&](std::int64_t index) {
+    return make_dataset(options, Split::kTrain, 0)->load(index);
+  };
+  for (const std::int64_t index : {0, 1}) {
+    CHECK(load(index).labels.pixels == std::vector<Label>{0, 1});
+    CHECK(load(index).image.pixels == std::vector<std::uint8_t>{0x10, 0x80});
+  }
+  write_tiff(folder.file("masks/train/1.tif"), 2, true, "\x80");
+  CHECK(load(1).labels.pixels == std::vector<Label>{0, 1});
+  const auto warnings =
+      data_warnings(examine(*make_dataset(options, Split::kTrain, 0), options), options);
+  REQUIRE(warnings.size() == 1);
+  CHECK(contains(warnings[0], "1.tif) have 0 for white"));
 }
 
 TEST_CASE("samples that are listed twice, or in both splits, are told without reading them") {

@@ -222,7 +222,7 @@ TEST_CASE("parts of masks of every kind are those of the whole") {
   for (const bool interlaced : {false, true}) {
     write_png_file(path, {PNG_COLOR_TYPE_GRAY, 1, interlaced}, {3, 9},
                    {{0x5A, 0x80}, {0xC3, 0}, {0xFF, 0x80}});
-    check_mask_parts(path, {.stretch_one_bit = true});
+    check_mask_parts(path, {.black_and_white = true});
   }
   const fs::path cases = "../shared/images";
   if (!fs::is_regular_file(cases / "expected.json")) {

@@ -151,7 +151,7 @@ FileDataset::FileDataset(FoundPairs found, MaskRule rule, const DataOptions& opt
       image_rule_(image_rule(options)),
       label_rule_{.orientation = options.orientation,
                   .objects = options.mask_values == MaskValues::kInstances,
-                  .stretch_one_bit = options.mask_values == MaskValues::kBinary},
+                  .black_and_white = options.mask_values == MaskValues::kBinary},
       parts_(found.pairs.size()) {
   std::vector<FilePair>& pairs = found.pairs;
   if (pairs.empty()) return;
