@@ -195,11 +195,14 @@ void schema(bool markdown) {
   Json sections = Json::object();
   for (const ConfigKey& key : config_keys()) {
     Json entry = type_of(key.initial);
-    if (!key.doc.empty()) entry["description"] = key.doc;
-    if (entry.value("type", "") == "string" && !key.words.empty()) {
+    const std::string type = entry.value("type", "");
+    if (type == "string" && !key.words.empty()) {
       entry["enum"] = key.words;
       for (const std::string& former : key.former_words) entry["enum"].push_back(former);
+    } else if (type == "number" && !key.words.empty()) {
+      entry = {{"anyOf", {entry, {{"enum", key.words}}}}};
     }
+    if (!key.doc.empty()) entry["description"] = key.doc;
     const std::string section = section_of(key.path);
     const std::string parent = section.substr(0, section.find('.'));
     Json* properties = &sections[parent];

@@ -300,7 +300,10 @@ int run_plan(const PlanArguments& arguments) {
   print_memory(plan);
   print_time(plan, arguments.steps);
   if (arguments.max_batch) {
-    fmt::print("the largest global batch that fits, as memory grows with the batch: {}\n", largest);
+    const bool few = config.batch.drop_last && largest > plan.samples_per_epoch;
+    fmt::print("the largest global batch that fits, as memory grows with the batch: {}{}\n",
+               largest,
+               few ? fmt::format("; the data have images for {}", plan.samples_per_epoch) : "");
   }
   return kExitDone;
 }

@@ -350,7 +350,8 @@ void ConfigReader::judge() {
 
 void ConfigReader::warn_of_ignored_keys() {
   const std::vector<ConfigValue> values = config_values(config_);
-  const bool resolved = is_resolved(values);
+  // With -s a run may have keys that its file lacks.
+  const bool resolved = source_.is_of_run() || is_resolved(values);
   // "schedule.type = \"poly\"".
   const auto written = [&](const std::string& key) {
     const auto found = std::find_if(values.begin(), values.end(),

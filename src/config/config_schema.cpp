@@ -75,8 +75,12 @@ class KeyLister : public SectionVisitor<KeyLister> {
 
   template <typename Field>
   void operator()(const char* key, Field& field, const char* doc, const Option& option = {}) {
-    ConfigKey row{path_of(key), doc, Codec<Field>::expects(option),
-                  Codec<Field>::write(field, option), option.counts};
+    ConfigKey row{path_of(key),
+                  doc,
+                  Codec<Field>::expects(option),
+                  Codec<Field>::write(field, option),
+                  option.counts,
+                  Text<Field>};
     if constexpr (std::is_same_v<Field, bool>) {
       row.words = {"true", "false"};
     } else if constexpr (std::is_enum_v<Field>) {
@@ -97,7 +101,7 @@ class KeyLister : public SectionVisitor<KeyLister> {
     const Words names = names_of_alternatives<Variant>();
     const std::string choice = names.size() > 1 ? fmt::format("{}", fmt::join(names, ", ")) : "";
     add({path_of(key), choice, "one of " + quoted_list(names), quoted(name_of_chosen(variant)),
-         true, names},
+         true, false, names},
         "");
     [this]<std::size_t... I>(std::index_sequence<I...>) {
       (visit<Alternative<Variant, sizeof...(I) - 1 - I>>(), ...);
@@ -112,7 +116,9 @@ class KeyLister : public SectionVisitor<KeyLister> {
   template <typename Options>
   void visit() {
     Options options;
+    alternative_ = Options::kName;
     options.visit_options(*this);
+    alternative_.clear();
   }
 
   std::size_t behind(const std::string& path) const {
@@ -123,8 +129,12 @@ class KeyLister : public SectionVisitor<KeyLister> {
 
   // Behind the key before it, or `after`; an alternative's that another has, too, is that one.
   void add(ConfigKey key, const std::string& after) {
+    const std::pair own(alternative_, key.initial);
+    if (!alternative_.empty()) key.initials = {own};
     if (const std::size_t known = behind(key.path); known != 0) {
-      keys_[known - 1].initial = key.initial;
+      ConfigKey& first = keys_[known - 1];
+      first.initial = key.initial;
+      first.initials.insert(first.initials.begin(), own);
       next_ = known;
       return;
     }
@@ -134,7 +144,8 @@ class KeyLister : public SectionVisitor<KeyLister> {
   }
 
   std::vector<ConfigKey> keys_;
-  std::size_t next_ = 0;  // where the next key goes
+  std::size_t next_ = 0;     // where the next key goes
+  std::string alternative_;  // whose keys are visited; empty: of none
 };
 
 /// Stores what the source has.

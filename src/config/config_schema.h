@@ -4,6 +4,7 @@
 // from this list.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/config.h"
@@ -19,10 +20,13 @@ struct ConfigKey {
   std::string expects;  // what may be written: "a number >= 0 and < 1"
   std::string initial;  // its value, in TOML, where nobody gives one; empty: none
   bool counts = true;   // the value can change the trained weights or the final metrics
+  bool text = false;    // any string may be written for it
   /// The words that may be written for it; empty where it is a number or any text.
   std::vector<std::string> words = {};
   /// Names that such a word had before; they are still read.
   std::vector<std::string> former_words = {};
+  /// Of a key that several alternatives have: the name of each, and its initial value.
+  std::vector<std::pair<std::string, std::string>> initials = {};
 };
 
 /// In the order of the resolved file.

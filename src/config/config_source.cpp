@@ -29,6 +29,13 @@ bool known_key(const std::string& path) {
                      [&](const ConfigKey& key) { return key.path == without_index(path); });
 }
 
+/// Whether any string may be written for the key.
+bool takes_text(const std::string& path) {
+  return std::any_of(config_keys().begin(), config_keys().end(), [&](const ConfigKey& key) {
+    return key.text && key.path == without_index(path);
+  });
+}
+
 /// Sections that may be lists of them.
 bool may_be_list(const std::string& path) { return path == "loss"; }
 
@@ -56,14 +63,6 @@ std::string read_bytes(const std::filesystem::path& path) {
   return bytes.str();
 }
 
-/// Whether a run has written it, beside its checkpoints: nobody can be asked to mend that.
-bool is_of_run(const std::filesystem::path& file) {
-  std::error_code ignored;
-  return file.filename() == "config.toml" &&
-         std::filesystem::is_directory(std::filesystem::absolute(file).parent_path() / "ckpt",
-                                       ignored);
-}
-
 }  // namespace
 
 ConfigSource::ConfigSource(std::filesystem::path path, const std::vector<std::string>& overrides,
@@ -71,6 +70,13 @@ ConfigSource::ConfigSource(std::filesystem::path path, const std::vector<std::st
     : path_(std::move(path)), diagnostics_(diagnostics) {
   read_file();
   for (const std::string& text : overrides) read_override(text);
+}
+
+bool ConfigSource::is_of_run() const {
+  std::error_code ignored;
+  return path_.filename() == "config.toml" &&
+         std::filesystem::is_directory(std::filesystem::absolute(path_).parent_path() / "ckpt",
+                                       ignored);
 }
 
 const toml::node* ConfigSource::find(const std::string& key) const {
@@ -108,7 +114,8 @@ void ConfigSource::read_file() {
   flatten(tables_.back(), "", source);
 }
 
-// The value is TOML; what is not (a bare word, a path) is taken as a string.
+// The value is TOML; what is not (a bare word, a path) is taken as a string, and so is a number for
+// a key that takes any string: a shell takes the quotes of data.val="2024".
 void ConfigSource::read_override(const std::string& text) {
   sources_.push_back({"-s " + text, {}});
   const SourceText& source = sources_.back();
@@ -124,6 +131,9 @@ void ConfigSource::read_override(const std::string& text) {
   } catch (const toml::parse_error&) {
     tables_.push_back(toml::table{{"value", value}});
   }
+  const toml::node& read = *tables_.back().get("value");
+  if (read.is_value() && !read.is_string() && takes_text(path))
+    tables_.back() = toml::table{{"value", value}};
   if (may_be_list(path)) return read_list(*tables_.back().get("value"), path, source);
   if (!known_key(path)) {
     unknown_key(path, {&source});
@@ -221,7 +231,7 @@ void ConfigSource::unknown_section(const std::string& path, const SourceSpan& wh
 
 // A run's own is not used any more, which who resumes it may want to know.
 void ConfigSource::removed_key(const RemovedKey& key, const SourceSpan& where) {
-  if (where.line > 0 && is_of_run(path_)) {
+  if (where.line > 0 && is_of_run()) {
     diagnostics_.warning(where, fmt::format("`{}` is ignored: it was removed", key.path));
   } else {
     diagnostics_.error(where, fmt::format("`{}` was removed", key.path), std::string(key.instead));

@@ -41,7 +41,10 @@ std::string keys_as_markdown() {
       text += fmt::format("{}### [{}]\n\n| key | value | default | meaning |\n|:--|:--|:--|:--|\n",
                           text.empty() ? "" : "\n", section);
     }
-    const std::string initial = key.initial.empty() ? "" : fmt::format("`{}`", key.initial);
+    std::string initial = key.initial.empty() ? "" : fmt::format("`{}`", key.initial);
+    for (const auto& [name, value] : key.initials) {
+      if (value != key.initial) initial += fmt::format(", {}: `{}`", name, value);
+    }
     text += fmt::format("| `{}` | {} | {} | {}{} |\n", name_of(key.path), key.expects, initial,
                         key.doc, key.counts ? "" : " ¹");
   }

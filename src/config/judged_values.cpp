@@ -58,6 +58,14 @@ void judge_normalization(const PixelOptions& data, Judged& judged) {
 
 void judge_classes(const Config& config, Judged& judged) {
   const DataOptions& data = config.data;
+  const bool ignores = data.ignore_index < data.num_classes;
+  if (data.num_classes == 2 && ignores) {
+    refuse(judged, "data.ignore_index",
+           fmt::format("data.ignore_index = {} leaves one class of data.num_classes = 2: every "
+                       "probability of it is 1 and the loss 0, and nothing is learnt",
+                       data.ignore_index),
+           "the background is a class, too: leave data.ignore_index out");
+  }
   if (data.num_classes != 1) return;
   const bool segments =
       std::none_of(data.layouts->begin(), data.layouts->end(), [&](const DataLayout& layout) {
@@ -211,6 +219,29 @@ void judge_warmup(const Config& config, std::int64_t steps, Judged& judged) {
        "set fewer, or train longer");
 }
 
+void judge_schedule(const Config& config, std::int64_t steps, double rate, Judged& judged) {
+  const ScheduleOptions& schedule = config.schedule;
+  const std::vector<double>& milestones = schedule.milestones;
+  const bool falls = milestones.empty() || std::ranges::any_of(milestones, [&](double milestone) {
+                       return milestone < 1 || milestone < static_cast<double>(steps);
+                     });
+  if (schedule.type == ScheduleType::kStep && !falls) {
+    warn(judged, "schedule.milestones",
+         fmt::format("schedule.milestones = [{}] are beyond the {} steps of the run: the learning "
+                     "rate never falls",
+                     fmt::join(milestones, ", "), steps),
+         "set smaller ones, or shares of the run such as 0.67");
+  }
+  const bool ends = schedule.type == ScheduleType::kPoly || schedule.type == ScheduleType::kCosine;
+  if (ends && static_cast<float>(schedule.min_lr) > static_cast<float>(rate)) {
+    warn(judged, "schedule.min_lr",
+         fmt::format("schedule.min_lr = {:g}, where the learning rate ends, is above optim.lr: "
+                     "the learning rate rises from {:g}",
+                     schedule.min_lr, rate),
+         "set a smaller one");
+  }
+}
+
 void judge_average(const Config& config, std::int64_t steps, Judged& judged) {
   const double decay = config.ema.decay;
   if (decay == 0 || (1 - decay) * static_cast<double>(steps) >= 1) return;
@@ -242,13 +273,14 @@ std::vector<JudgedValue> judge_values(const Config& config) {
 
 std::vector<JudgedValue> judge_run(const Config& config, std::int64_t steps, int devices) {
   Judged judged;
+  const double rate = config.base_learning_rate(devices);
   if (config.optim.lr_reference_batch != 0) {
-    const double rate = config.base_learning_rate(devices);
     judge_rate(config, rate,
                fmt::format("optim.lr is scaled to {:g} (optim.lr_reference_batch)", rate), judged);
     judge_decay(config, rate, judged);
   }
   judge_warmup(config, steps, judged);
+  judge_schedule(config, steps, rate, judged);
   judge_average(config, steps, judged);
   return judged;
 }

@@ -20,8 +20,8 @@ struct JudgedValue {
 /// What can be said before there are data and devices.
 std::vector<JudgedValue> judge_values(const Config& config);
 
-/// What only the length of the run and the number of devices tell: a warm-up beyond the end, a rate
-/// that was scaled, an average over more steps than there are.
+/// What only the length of the run and the number of devices tell: a warm-up or milestones
+/// beyond the end, a rate that was scaled or rises, an average over more steps than there are.
 std::vector<JudgedValue> judge_run(const Config& config, std::int64_t steps, int devices);
 
 /// Throws ConfigError with all that is refused.

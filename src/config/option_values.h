@@ -14,6 +14,7 @@
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -64,6 +65,18 @@ inline std::string quoted_list(const Words& words) {
   std::string list;
   for (const std::string& word : words) list += (list.empty() ? "" : ", ") + quoted(word);
   return list;
+}
+
+/// The number as the field has it. Throws ConfigError where it would be infinite, or 0 though it is
+/// not.
+template <std::floating_point T>
+T narrowed(double value) {
+  using Of = std::numeric_limits<T>;
+  const double size = std::abs(value), least = static_cast<double>(Of::denorm_min());
+  if (size == 0 || (size >= least && size <= static_cast<double>(Of::max())))
+    return static_cast<T>(value);
+  throw ConfigError(fmt::format("{:g} is beyond what is computed with: 0, or from {:.2g} to {:.2g}",
+                                value, least, static_cast<double>(Of::max())));
 }
 
 /// Numbers of an array of `count` numbers (0: any) within `limits`; nullopt when it is not one.
@@ -120,7 +133,7 @@ struct Codec<T> {
   static bool parse(const toml::node& node, T& field, const Option& option) {
     const auto value = node.is_number() ? node.value<double>() : std::nullopt;
     if (!value || !contains(option.in, *value)) return false;
-    field = static_cast<T>(*value);
+    field = narrowed<T>(*value);
     return true;
   }
   static std::string write(T field, const Option&) { return fmt::format("{}", field); }
@@ -192,7 +205,7 @@ struct Codec<ExposureOptions> {
   static bool parse(const toml::node& node, ExposureOptions& field, const Option&) {
     const auto values = number_list(node, 2, {.lo = 0, .hi = 255});
     if (!values || (*values)[0] <= 0 || (*values)[0] > 1) return false;
-    field = {static_cast<float>((*values)[0]), static_cast<float>((*values)[1])};
+    field = {narrowed<float>((*values)[0]), narrowed<float>((*values)[1])};
     return true;
   }
   static std::string write(const ExposureOptions& field, const Option&) {
@@ -209,7 +222,7 @@ struct Codec<std::array<float, 2>> {
   static bool parse(const toml::node& node, std::array<float, 2>& field, const Option& option) {
     const auto values = number_list(node, 2, {.lo = 0, .hi = option.in.hi, .above = true});
     if (!values || (*values)[0] > (*values)[1]) return false;
-    field = {static_cast<float>((*values)[0]), static_cast<float>((*values)[1])};
+    field = {narrowed<float>((*values)[0]), narrowed<float>((*values)[1])};
     return true;
   }
   static std::string write(const std::array<float, 2>& field, const Option&) {
@@ -229,8 +242,15 @@ struct Codec<std::vector<T>> {
       return std::is_integral_v<T> && std::floor(value) != value;
     };
     if (!values || std::any_of(values->begin(), values->end(), is_no_value)) return false;
-    field.clear();
-    for (const double value : *values) field.push_back(static_cast<T>(value));
+    std::vector<T> read;
+    for (const double value : *values) {
+      if constexpr (std::is_integral_v<T>) {
+        read.push_back(static_cast<T>(value));
+      } else {
+        read.push_back(narrowed<T>(value));
+      }
+    }
+    field = std::move(read);
     return true;
   }
   static std::string write(const std::vector<T>& field, const Option&) {

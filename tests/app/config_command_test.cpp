@@ -7,6 +7,7 @@
 #include "app/process.h"
 #include "app/tiny_config.h"
 #include "config/config.h"
+#include "config/config_schema.h"
 #include "support/errors.h"
 
 namespace lockstep {
@@ -71,6 +72,17 @@ TEST_CASE("config schema knows every key that config show does") {
     }
     CHECK(at->is_object());
   }
+  // A number, or a word in its place.
+  const Json& momentum = schema["properties"]["bn"]["properties"]["momentum"];
+  CHECK(momentum["anyOf"][0]["type"] == "number");
+  CHECK(momentum["anyOf"][1]["enum"][0] == "cumulative");
+  for (const ConfigKey& key : config_keys()) {
+    if (key.expects.find("number") == std::string::npos || key.words.empty()) continue;
+    const std::size_t dot = key.path.find('.');
+    CAPTURE(key.path);
+    CHECK(schema["properties"][key.path.substr(0, dot)]["properties"][key.path.substr(dot + 1)]
+              .contains("anyOf"));
+  }
 }
 
 TEST_CASE("config schema and diff know a list of losses") {
@@ -104,6 +116,11 @@ TEST_CASE("plan prints what a training will take, and as JSON") {
   const Json json = Json::parse(run_lockstep(more).out);
   CHECK(json["steps"] == 2);
   CHECK(json["largest_batch"].get<int>() % 2 == 0);
+  more = arguments;
+  more.insert(more.end(), {"--max-batch", "--memory", "0.1"});
+  CHECK(contains(run_lockstep(more).out, "; the data have images for 8\n"));
+  more.insert(more.end(), {"-s", "batch.drop_last=false"});
+  CHECK_FALSE(contains(run_lockstep(more).out, "the data have images for"));
   CHECK(json["exchanges_per_step"].get<int>() > 0);
   CHECK(run_lockstep({"plan", config, "--steps", "0"}).exit_code == 2);
 }

@@ -116,6 +116,11 @@ TEST_CASE("ranges") {
       {"schedule.milestones=[0.5,0]", "expected a list"},
       {"schedule.milestones=[0.5,1.5]", "neither a share below 1 nor a number of iterations"},
       {"data.val_share=1", "expected a number > 0 and < 1"},
+      {"optim.lr=1e39", "optim.lr: 1e+39 is beyond what is computed with: 0, or from 1.4e-45 to"},
+      {"bn.eps=1e-46", "bn.eps: 1e-46 is beyond"},
+      {"data.mean=[1e39,0,0]", "data.mean: 1e+39 is beyond"},
+      {"loss.class_weight=[1e39]", "loss.class_weight: 1e+39 is beyond"},
+      {"data.augment.gain=[1e-46,1]", "data.augment.gain: 1e-46 is beyond"},
       {"data.orientation=exif", "one of \"viewer\", \"stored\""},
   };
   for (const auto& [override_text, message] : wrong) {
@@ -139,6 +144,12 @@ TEST_CASE("overrides: TOML values, bare words, the other key of a pair, unknown 
   CHECK(config.global_batch(3) == 6);
   CHECK(config.max_iters(100) == 7);
   CHECK(config.run.name == "a b");
+  // A shell takes the quotes of run.name="7".
+  CHECK(config_from(kStreets, {"run.name=7"}).run.name == "7");
+  CHECK(config_from(kStreets, {"data.val=1e3"}).data.val == "1e3");
+  CHECK(config_from(kStreets, {"run.name=true"}).run.name == "true");
+  check_contains(error_of(kStreets, {"run.name=[7]"}), "expected a string, got [ 7 ]");
+  check_contains(error_of(std::string(kStreets) + "[run]\nname = 7\n"), "expected a string, got 7");
   check_contains(error_of(kStreets, {"bn.mod=sync"}),
                  "-s bn.mod=sync: error: unknown key `mod` in [bn]; did you mean `mode`?");
   check_contains(error_of(kStreets, {"bn.mode"}), "expected key=value");
@@ -263,6 +274,12 @@ TEST_CASE("values that no person can mean are errors, with the remedy") {
            {{"data.mean=[104,117,123]", "data.std=[1,1,1]"}, "data.mean", "divide by 255"},
            {{"data.num_classes=1"}, "nothing is learnt", "data.num_classes = 2"},
            {{"data.num_classes=1"}, "nothing is learnt", "data.mask_values = \"binary\""},
+           {{"data.num_classes=2", "data.ignore_index=0"},
+            "leaves one class",
+            "leave data.ignore_"},
+           {{"data.num_classes=2", "data.ignore_index=1"},
+            "leaves one class",
+            "leave data.ignore_"},
            {{"loss.class_weight=[0,0,0,0,0,0,0,0,0,0,0]"}, "0 for every class", "leave it out"},
            {{"loss.type=focal", "loss.alpha=[0,0,0,0,0,0,0,0,0,0,0]"},
             "loss.alpha is 0",
@@ -274,6 +291,8 @@ TEST_CASE("values that no person can mean are errors, with the remedy") {
     check_contains(error, c.remedy);
   }
   CHECK(error_of(kStreets, {"data.mean=[1,0,0.5]", "data.std=[1,1,1]"}).empty());
+  CHECK(error_of(kStreets, {"data.num_classes=2", "data.ignore_index=2"}).empty());
+  CHECK(error_of(kStreets, {"data.num_classes=3", "data.ignore_index=0"}).empty());
   CHECK(error_of(kStreets, {"loss.class_weight=[0,0,0,0,0,0,0,0,0,0,1]"}).empty());
 }
 
@@ -356,6 +375,16 @@ TEST_CASE("what only the length of a run tells is judged by it") {
   CHECK(judged({"schedule.warmup_iters=3"}, 4).empty());
   check_contains(judged({"ema.decay=0.9999"}, 100), "averages over 10000 steps");
   CHECK(judged({"ema.decay=0.99"}, 100).empty());
+  const std::string step = "schedule.type=step";
+  check_contains(judged({step, "schedule.milestones=[4,9]"}, 4), "never falls");
+  CHECK(judged({step, "schedule.milestones=[3,9]"}, 4).empty());
+  CHECK(judged({step, "schedule.milestones=[9,0.9]"}, 4).empty());
+  CHECK(judged({step}, 4).empty());
+  for (const char* type : {"poly", "cosine"}) {
+    const std::string chosen = std::string("schedule.type=") + type;
+    check_contains(judged({chosen, "optim.lr=0.01", "schedule.min_lr=0.02"}, 4), "rises from 0.01");
+    CHECK(judged({chosen, "optim.lr=0.01", "schedule.min_lr=0.01"}, 4).empty());
+  }
   check_contains(judged({"optim.lr_reference_batch=8", "batch.global=8000"}, 4), "scaled to 10");
 }
 
@@ -397,9 +426,16 @@ TEST_CASE("keys that mean nothing beside others are warned of where somebody wro
   check_contains(warnings[0], "-s schedule.power=2: schedule.power means nothing");
   config_from(std::string(kStreets) + "[schedule]\npower = 2\n", {}, &warnings);
   CHECK(warnings.empty());
+  // Also where -s asks for what has more keys than it.
+  const TemporaryFolder run;
+  std::filesystem::create_directory(run.path() / "ckpt");
+  load_config(run.write("config.toml", to_toml(config)), {"schedule.type=step", "ema.decay=0.9"},
+              &warnings);
+  CHECK(warnings.empty());
 }
 
 TEST_CASE("what is wrong with a value is said once") {
+  CHECK(error_of(kStreets, {"data.mean=[1e39,0,0]"}).find("numbers") == std::string::npos);
   const std::string error = error_of(
       "[data]\nlayout = \"folder\"\nroot = \"/tmp\"\nnum_classes = 2.0\n[loss]\n"
       "class_weight = [1, 2]\n");
@@ -589,6 +625,10 @@ TEST_CASE("the documentation's tables have every key once, with what it expects 
                  "| `stall_timeout` | a number > 0 | `60` | seconds until a waiting replica is a "
                  "failure ¹ |\n");
   check_contains(tables, "| `beta1` | a number >= 0 and < 1 | `0.9` | adam, adamw, lion |\n");
+  check_contains(
+      tables, "| `lr` | a number >= 0 | `0.01`, adamw: `0.001`, lion: `0.0001`, adam: `0.001` |");
+  check_contains(tables, "| `beta2` | a number >= 0 and < 1 | `0.999`, lion: `0.99` |");
+  check_contains(tables, "| `momentum` | a number >= 0 and < 1 | `0.9`, rmsprop: `0` |");
   check_contains(tables, "| `max_iters` | an integer >= 1 and <= 100000000 |  | this or epochs");
   std::size_t rows = 0;
   for (std::size_t at = tables.find("\n| `"); at != std::string::npos;
