@@ -277,7 +277,7 @@ void ImagePreparation::apply(Image& band) const {
   if (band.type == expected) return;
   throw DataError(concat(name_, ": holds ", to_string(band.type), ", but mean and std are of ",
                          to_string(expected),
-                         "; convert it, or write data.normalize = \"dataset\" or \"image\""));
+                         "; convert it, or train with data.normalize = \"dataset\" or \"image\""));
 }
 
 void prepare_image(const PixelOptions& options, const std::string& name, Image& image) {

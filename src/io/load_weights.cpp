@@ -90,6 +90,10 @@ std::string describe_text(std::string_view head) {
     return concat("an HTML page, ", kDownloadAgain);
   }
   if (text.starts_with("<")) return concat("an XML document, ", kDownloadAgain);
+  const std::size_t header = text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_.", 1);
+  if (text.starts_with("[") && header > 1 && header < text.size() && text[header] == ']') {
+    return "a TOML text, such as a configuration";
+  }
   if (text.starts_with("{") || text.starts_with("[")) {
     return "a JSON text, such as the index of a file in parts or a server's error message";
   }

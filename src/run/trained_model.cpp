@@ -1,14 +1,17 @@
 #include "run/trained_model.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
+#include <string_view>
 
 #include "backend/cpu_kernels.h"
 #include "core/json.h"
+#include "data/normalize.h"
 #include "io/weight_files.h"
 #include "lockstep/core/check.h"
 #include "nn/norms/group_norm_layer.h"
@@ -100,6 +103,12 @@ void check_statistics_are_there(EvalStats stats) {
                            "image's with -s bn.eval_stats=own"));
 }
 
+/// In JSON. One number is for all of them.
+std::string for_each_channel(std::vector<float> values, int channels) {
+  if (values.size() == 1) values.resize(static_cast<std::size_t>(channels), values.front());
+  return Json(values).dump();
+}
+
 Metadata about(const Config& config, const Architecture& architecture, std::int64_t iteration) {
   Metadata text{
       {"lockstep.architecture", config.model.arch},
@@ -109,11 +118,13 @@ Metadata about(const Config& config, const Architecture& architecture, std::int6
       {"lockstep.class_names", json_text(Json(class_names(config.data)))},
       {"lockstep.channels", std::to_string(config.data.channels)},
       {"lockstep.normalize", to_string(config.data.normalize.value_or(Normalization::kGiven))},
-      {"lockstep.pixels", to_string(config.data.pixels.value_or(PixelType::kUint8))},
-      {"lockstep.mean", Json(config.data.mean).dump()},
-      {"lockstep.std", Json(config.data.std).dump()},
       {"lockstep.size_divisor", std::to_string(architecture.size_divisor)},
       {"lockstep.eval_stats", to_string(config.bn.eval_stats)}};
+  if (!normalizes_by_image(config.data)) {
+    text["lockstep.pixels"] = to_string(config.data.pixels.value_or(PixelType::kUint8));
+    text["lockstep.mean"] = for_each_channel(config.data.mean, config.data.channels);
+    text["lockstep.std"] = for_each_channel(config.data.std, config.data.channels);
+  }
   if (config.data.normalize == Normalization::kPercentile)
     text["lockstep.percentiles"] = Json(config.data.percentiles).dump();
   if (!config.data.bands.empty()) text["lockstep.bands"] = Json(config.data.bands).dump();
@@ -121,24 +132,39 @@ Metadata about(const Config& config, const Architecture& architecture, std::int6
   return text;
 }
 
-/// Of a folder without a checkpoint of its own: what to do instead.
-std::string what_it_holds(const fs::path& folder) {
+/// Whether a key=value says how images are normalised.
+bool is_of_normalization(const std::string& text) {
+  constexpr std::array<std::string_view, 5> kKeys{"normalize", "mean", "std", "percentiles",
+                                                  "pixels"};
+  return std::ranges::any_of(
+      kKeys, [&](std::string_view key) { return text.starts_with(concat("data.", key, "=")); });
+}
+
+/// The first of what lies in the folder and is wanted: "a, b".
+std::string names_in(const fs::path& folder, bool (*wanted)(const fs::path&)) {
   constexpr std::size_t kShown = 8;
-  std::vector<std::string> runs;
+  std::vector<std::string> found;
   std::error_code unreadable;
   for (const auto& entry : fs::directory_iterator(folder, unreadable)) {
-    if (fs::exists(RunFolder{entry.path()}.checkpoint("last"))) {
-      runs.push_back(entry.path().string());
-    }
+    if (wanted(entry.path())) found.push_back(entry.path().string());
   }
-  std::sort(runs.begin(), runs.end());
+  std::sort(found.begin(), found.end());
   std::string names;
-  for (std::size_t i = 0; i < std::min(runs.size(), kShown); ++i) {
-    names += concat(i == 0 ? "" : ", ", runs[i]);
+  for (std::size_t i = 0; i < std::min(found.size(), kShown); ++i) {
+    names += concat(i == 0 ? "" : ", ", found[i]);
   }
-  if (!runs.empty()) {
-    return concat("; name one of the runs in it: ", names, runs.size() > kShown ? ", ..." : "");
-  }
+  return names + (found.size() > kShown ? ", ..." : "");
+}
+
+/// Of a folder without a checkpoint of its own: what to do instead.
+std::string what_it_holds(const fs::path& folder) {
+  const std::string runs = names_in(
+      folder, [](const fs::path& path) { return fs::exists(RunFolder{path}.checkpoint("last")); });
+  if (!runs.empty()) return "; name one of the runs in it: " + runs;
+  const std::string others = names_in(RunFolder{folder}.checkpoints(), [](const fs::path& path) {
+    return path.extension() == ".safetensors" && path.stem().extension().empty();
+  });
+  if (!others.empty()) return "; name one of those that are there: " + others;
   return RunFolder{folder}.holds_run()
              ? "; the run has saved none yet: it does at its end and every run.checkpoint_every "
                "steps"
@@ -167,6 +193,25 @@ fs::path config_of(const fs::path& config, const fs::path& checkpoint) {
         concat(checkpoint.string(), ": no config.toml of a run beside it; name one with --config"));
   }
   return own;
+}
+
+Config load_config_of(const fs::path& config, const fs::path& checkpoint,
+                      const std::vector<std::string>& overrides, std::vector<std::string>& warnings,
+                      const Tables& tables) {
+  const fs::path file = config_of(config, checkpoint);
+  const Config chosen = load_config(file, overrides, &warnings, tables);
+  std::vector<std::string> others = overrides;
+  std::erase_if(others, is_of_normalization);
+  if (!config.empty() || others.size() == overrides.size()) return chosen;
+  Config there = load_config(file, others, nullptr, tables), here = chosen;
+  for (PixelOptions* data : {&there.data, &here.data})
+    data->normalize = data->normalize.value_or(Normalization::kGiven);
+  const std::string difference = config_difference(there, here);
+  if (!difference.empty()) {
+    warnings.push_back(concat("the weights were trained on images that were normalised otherwise: ",
+                              difference, "; what comes of it may be wrong"));
+  }
+  return chosen;
 }
 
 std::vector<ReplicaStatistics> saved_statistics(const CheckpointFiles& checkpoint, EvalStats stats,
@@ -221,8 +266,8 @@ std::int64_t iteration_of(const SafetensorsFile& weights) {
 
 TrainedModel read_trained_model(const TrainedModelRequest& request) {
   TrainedModel model;
-  model.config = load_config(config_of(request.config, checkpoint_of(request.target)),
-                             request.overrides, &model.warnings, *request.tables);
+  model.config = load_config_of(request.config, checkpoint_of(request.target), request.overrides,
+                                model.warnings, *request.tables);
   if (request.computes && model.config.run.portable) use_cpu_kernels("portable");
   const EvalStats stats = model.config.bn.eval_stats;
   check_statistics_are_there(stats);

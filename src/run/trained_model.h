@@ -25,6 +25,12 @@ std::filesystem::path checkpoint_of(const std::filesystem::path& target);
 std::filesystem::path config_of(const std::filesystem::path& config,
                                 const std::filesystem::path& checkpoint);
 
+/// Reads that configuration, with overrides (-s). `warnings` receives what is suspicious, also
+/// where they normalise images otherwise than the run did. Throws as config_of and load_config.
+Config load_config_of(const std::filesystem::path& config, const std::filesystem::path& checkpoint,
+                      const std::vector<std::string>& overrides, std::vector<std::string>& warnings,
+                      const Tables& tables);
+
 /// Statistics of every device the checkpoint knows; none where no training state lies beside it,
 /// which `warnings` receives if `stats` asks for those of all.
 std::vector<ReplicaStatistics> saved_statistics(const CheckpointFiles& checkpoint, EvalStats stats,
@@ -69,9 +75,10 @@ struct TrainedModel {
   std::int64_t iteration = -1;  // steps behind the weights; -1: unknown
   /// Values that are no plain text are JSON: "lockstep.architecture", "lockstep.description" for
   /// people, "lockstep.task", "lockstep.num_classes", "lockstep.class_names", "lockstep.channels",
-  /// "lockstep.normalize", "lockstep.pixels" (the files' type that mean and std are of; of uint8 in
-  /// 0..1), "lockstep.mean", "lockstep.std", "lockstep.size_divisor", "lockstep.eval_stats", and
-  /// "lockstep.percentiles", "lockstep.bands", "lockstep.iteration" where there are any.
+  /// "lockstep.normalize", "lockstep.size_divisor", "lockstep.eval_stats", and where there are any
+  /// "lockstep.pixels" (the files' type that mean and std are of; of uint8 in 0..1),
+  /// "lockstep.mean", "lockstep.std", "lockstep.percentiles", "lockstep.bands",
+  /// "lockstep.iteration".
   Metadata about;
   std::vector<std::string> warnings;
 };

@@ -97,8 +97,8 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   report.checkpoint = checkpoint.path;
   const SharedCheckpoint shared(world, checkpoint.path, [&] { return checkpoint; });
   if (!world.first()) checkpoint = read_checkpoint_files(shared.path());
-  Config config = load_config(config_of(request.config, checkpoint.path), request.overrides,
-                              &report.warnings, *request.tables);
+  Config config = load_config_of(request.config, checkpoint.path, request.overrides,
+                                 report.warnings, *request.tables);
   choose_split(request.split, config.data);
   const std::vector<Device> devices = parse_devices(report.devices);
   const EvalStats stats = config.bn.eval_stats;

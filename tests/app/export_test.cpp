@@ -152,11 +152,26 @@ TEST_CASE("export safetensors: the file says what it is, and eval takes it") {
   CHECK(Json::parse(about.at("lockstep.class_names")).size() == 11);
   CHECK(Json::parse(about.at("lockstep.mean")) == Json{0.25, 0.5, 0.75});
   CHECK(Json::parse(about.at("lockstep.std")).size() == 3);
+  const Metadata one = trained.safetensors({"-s", "data.mean=[0.5]"}).metadata;
+  CHECK(Json::parse(one.at("lockstep.mean")) == Json{0.5, 0.5, 0.5});
+  for (const char* by : {"image", "percentile"}) {
+    const Metadata own = trained.safetensors({"-s", std::string("data.normalize=") + by}).metadata;
+    CHECK(own.at("lockstep.normalize") == by);
+    for (const char* key : {"lockstep.mean", "lockstep.std", "lockstep.pixels"})
+      CHECK_FALSE(own.contains(key));
+  }
   CHECK(about.at("lockstep.iteration") == "2");
   CHECK(about.at("lockstep.eval_stats") == "device0");
   const std::string file = (trained.folder.path() / "weights.safetensors").string();
   const std::string config = RunFolder{trained.run}.config().string();
   const Outcome own = run_lockstep({"eval", trained.run.string(), "-d", "cpu:1", "--json"});
+  const Outcome other = run_lockstep({"eval", trained.run.string(), "-s", "data.mean=[0.5]"});
+  CHECK(
+      contains(other.err, "normalised otherwise: data.mean ([0.25, 0.5, 0.75] there, [0.5] here)"));
+  const Outcome same =
+      run_lockstep({"eval", trained.run.string(), "-s", "data.normalize=given", "-d", "cpu:1"});
+  CHECK_FALSE(contains(own.err + same.err, "normalised otherwise"));
+  trained.safetensors();
   const Outcome again = run_lockstep({"eval", file, "-c", config, "-d", "cpu:1", "--json"});
   CHECK(again.exit_code == 0);
   Json a = Json::parse(own.out), b = Json::parse(again.out);

@@ -123,6 +123,10 @@ TEST_CASE("files that are no weights end with 3, patterns that match nothing wit
   CHECK(foreign.exit_code == 3);
   check_contains(foreign.err, "page.pth holds no weights: expected a safetensors file or");
   check_contains(foreign.err, "got an HTML page");
+  const fs::path toml = folder.write("a.toml", "[data.augment]\nhflip = 1\n");
+  check_contains(run_lockstep({"inspect", toml.string()}).err, "got a TOML text");
+  const fs::path json = folder.write("a.json", "[\"a\"]");
+  check_contains(run_lockstep({"inspect", json.string()}).err, "got a JSON text");
   const Outcome empty = run_lockstep({"inspect", folder.path().string()});
   CHECK(empty.exit_code == 3);
   check_contains(empty.err, "holds no checkpoint");
