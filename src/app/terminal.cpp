@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include "app/command.h"
@@ -29,10 +30,16 @@ std::atomic<bool> stop_requested{false};
 static_assert(std::atomic<bool>::is_always_lock_free,
               "a signal handler may touch lock-free atomics only");
 
-// The default action comes back with the first signal, so the second one ends the process.
+// The default action comes back with the first signal, so the second one ends the process. What is
+// under way may be a long validation: that it ends first is said at once.
 void request_stop(int signal) {
+  constexpr std::string_view kSaid =
+      "\nstopping: what is under way ends first (a step, a validation); once more ends at once\n";
+  const int before = errno;
   stop_requested = true;
   std::signal(signal, SIG_DFL);
+  static_cast<void>(::write(STDERR_FILENO, kSaid.data(), kSaid.size()) < 0);
+  errno = before;
 }
 
 // Schedulers may repeat it while the last step and the checkpoint take their time.

@@ -95,11 +95,11 @@ class PrintedOutput {
 };
 
 /// Ctrl-C: the first SIGINT or SIGTERM, and SIGUSR1 and SIGHUP, ask for a stop at the end of the
-/// step, the second SIGINT or SIGTERM ends the process at once.
-/// Handles SIGINT, SIGTERM, SIGUSR1, which launchers of several processes hand on (mpirun and srun
-/// do, and of the others kill after a second), and SIGHUP, of a terminal that is gone (under nohup
-/// it stays ignored), for as long as it lives. Who reads the output may end meanwhile: a training
-/// goes on without SIGPIPE. One at a time per process.
+/// step, of which the first says so on stderr; the second SIGINT or SIGTERM ends the process at
+/// once. Handles SIGINT, SIGTERM, SIGUSR1, which launchers of several processes hand on (mpirun and
+/// srun do, and of the others kill after a second), and SIGHUP, of a terminal that is gone (under
+/// nohup it stays ignored), for as long as it lives. Who reads the output may end meanwhile: a
+/// training goes on without SIGPIPE. One at a time per process.
 class StopSignals {
  public:
   StopSignals();

@@ -4,6 +4,7 @@
 
 #include "app/command.h"
 #include "app/terminal.h"
+#include "run/run_folder.h"
 #include "train/diagnosis/sync_layers.h"
 #include "train/trainer.h"
 
@@ -27,7 +28,8 @@ void declare_train(Options& options, TrainArguments& arguments) {
       .takes("FILE");
   options
       .add("--resume", arguments.resume,
-           "continue: a checkpoint, or auto (the default): the newest good one")
+           "continue: a checkpoint, or auto (the default): the newest good one of -o, of the run "
+           "whose config.toml this is, or of the newest run of this name")
       .value_may_be_missing()
       .takes("[FILE|auto]");
   options.add("--seed", arguments.seed, "short for -s run.seed=N").takes("N");
@@ -35,6 +37,16 @@ void declare_train(Options& options, TrainArguments& arguments) {
   options.after_parsing([&] {
     if (options.given("--resume") && arguments.resume.empty()) arguments.resume = "auto";
   });
+}
+
+/// The run that the configuration is of; empty: of none.
+std::filesystem::path run_of_config(const std::filesystem::path& config) {
+  const RunFolder folder{config.parent_path()};
+  std::error_code unknown;
+  const bool is_of_run =
+      folder.config() == config && std::filesystem::exists(folder.events(), unknown);
+  if (!is_of_run) return {};
+  return folder.root.empty() ? "." : folder.root;
 }
 
 std::vector<std::string> overrides_of(const TrainArguments& arguments) {
@@ -53,6 +65,8 @@ int run_train(const TrainArguments& arguments) {
   request.output = arguments.common.output;
   request.init = arguments.init;
   if (!arguments.resume.empty()) request.resume = arguments.resume;
+  if (arguments.resume == "auto" && request.output.empty())
+    request.output = run_of_config(arguments.config);
   request.stop = &signals.requested();
   request.program = arguments.common.program;
   request.world = arguments.common.world;

@@ -92,6 +92,10 @@ void RunLock::make_folders(const fs::path& root) {
   std::reverse(missing.begin(), missing.end());
   for (const fs::path& folder : missing) {
     if (fs::create_directory(folder, error)) made_.push_back(folder);
+    if (!error) continue;
+    remove_empty_folders();
+    throw Error(concat("cannot make the run folder ", root.string(), ": ", folder.string(), ": ",
+                       error.message()));
   }
 }
 

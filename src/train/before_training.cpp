@@ -147,6 +147,8 @@ DataReport check_data(const Config& config, const std::vector<Device>& devices,
   warn_of_duplicates(report);
   Config weighted = config;
   fill_balanced({report.weights.begin(), report.weights.end()}, weighted);
+  // Which they are takes a diagnosis of images, which may be broken.
+  if (weighted.bn.sync_top()) weighted.bn.sync_layers.clear();
   find_refusal(weighted, devices, *train, report);
   refuse_mixed_types(report);
   return report;

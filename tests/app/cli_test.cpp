@@ -203,6 +203,7 @@ TEST_CASE("Ctrl-C finishes the step, saves, says how to go on, and ends with 130
   process.send(SIGINT);
   const Outcome outcome = process.wait();
   CHECK(outcome.exit_code == 130);
+  check_contains(outcome.err, "stopping: what is under way ends first");
   check_contains(outcome.out, "train " + place.run("a") + "/config.toml -d cpu:2 -o " +
                                   place.run("a") + " --resume");
   const Outcome resumed = run_lockstep(
@@ -276,6 +277,40 @@ TEST_CASE("kill -9 at any moment leaves a run that can be resumed to the same en
     CHECK(read_text(whole.checkpoint("last")) == read_text(again.checkpoint("last")));
     CHECK(read_text(state_path(whole.checkpoint("last"))) ==
           read_text(state_path(again.checkpoint("last"))));
+  }
+}
+
+TEST_CASE("--resume with a run's own configuration goes on with that run") {
+  const TrainingPlace place;
+  const std::string work_dir = "run.work_dir=" + place.run("all");
+  CHECK(run_lockstep(place.train("mine", {"-s", work_dir, "--max-iters", "1"})).exit_code == 0);
+  const std::string own = place.run("mine/config.toml");
+  CHECK(run_lockstep({"train", own, "-d", "cpu:2"}).exit_code == 0);  // newer, of this name
+  const Outcome outcome =
+      run_lockstep({"train", own, "-d", "cpu:2", "--resume", "--max-iters", "2"});
+  CHECK(outcome.exit_code == 0);
+  check_contains(outcome.out, "everything is in " + place.run("mine") + "\n");
+}
+
+TEST_CASE("a run without its last checkpoint: those that are there are named") {
+  const TrainingPlace place;
+  CHECK(run_lockstep(place.train("a", {"--max-iters", "1"})).exit_code == 0);
+  fs::remove(place.run("a/ckpt/last.safetensors"));
+  check_contains(run_lockstep({"eval", place.run("a")}).err,
+                 "name one of those that are there: " + place.run("a/ckpt/best.safetensors") +
+                     ", " + place.run("a/ckpt/iter_1.safetensors") + "\n");
+}
+
+TEST_CASE("statistics of the first K layers are for data check what they are for plan") {
+  const TrainingPlace place;
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"data", "check"}, {"plan"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {place.config, "-d", "cpu:2", "-s", "bn.mode=sync", "-s",
+                                       "bn.sync_layers=top:2"});
+    const Outcome outcome = run_lockstep(arguments);
+    CAPTURE(outcome.err);
+    CHECK(outcome.exit_code == 0);
   }
 }
 

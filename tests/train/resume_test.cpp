@@ -228,6 +228,17 @@ TEST_CASE("a run folder in use is refused to another training, and left as it wa
   CHECK(train(request).iterations == 10);
 }
 
+TEST_CASE("a run folder that cannot be made is named, with the folder above that is at fault") {
+  const Runs runs;
+  std::ofstream(runs.path() / "file") << "text";
+  const std::string fault = (runs.path() / "file/a").string() + ": Not a directory";
+  CHECK_THROWS_WITH_AS(RunLock{runs.path() / "file/a/b"}, doctest::Contains(fault.c_str()), Error);
+  CHECK_THROWS_WITH_AS(RunLock{"/proc/nosuch/run"},
+                       "cannot make the run folder /proc/nosuch/run: /proc/nosuch: "
+                       "No such file or directory",
+                       Error);
+}
+
 TEST_CASE("an older checkpoint is resumed only into another folder") {
   const Runs runs;
   train(runs.request("a"));
