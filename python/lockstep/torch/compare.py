@@ -1,5 +1,4 @@
 """A training function of one's own under each BatchNorm mode and seed, and what the difference is worth."""
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
@@ -39,14 +38,14 @@ def compare(train: Callable[[Trial], Any], *, output: Union[str, Path], global_b
     """
     find_program()
     folder = Path(output)
-    names = [f"class {number}" for number in range(classes)] if isinstance(classes, Integral) else list(classes)
-    numbers = [images_per_device] if isinstance(images_per_device, Integral) else list(images_per_device)
+    names = [f"class {number}" for number in range(classes)] if not isinstance(classes, Iterable) else list(classes)
+    numbers = list(images_per_device) if isinstance(images_per_device, Iterable) else [images_per_device]
     together = Ranks()
     plan = _planned([mode.strip() for mode in modes.split(",")] if isinstance(modes, str) else list(modes), numbers, global_batch, together.size)
     if score not in ("mIoU", "top1"):
         raise ValueError(f"expected score=\"mIoU\" or \"top1\", got {score!r}")
     trials = [Trial(folder / f"{name}-s{seed}", mode, seed, global_batch, images, len(numbers) > 1, names, score, together)
-              for seed in (range(seeds) if isinstance(seeds, Integral) else seeds) for name, mode, images in plan]
+              for seed in (seeds if isinstance(seeds, Iterable) else range(seeds)) for name, mode, images in plan]
     first: Dict[int, Tuple[str, Dict[str, Any]]] = {}
     tell = teller(progress)
     for number, trial in enumerate(trials, 1):
