@@ -366,8 +366,6 @@ FAULTS = [
     Fault("values that cannot be meant: one class beside what is ignored passes", "judge_classes",
           replaced("data.num_classes == 2 && ignores", "data.num_classes == 1 && ignores"), "values that no person can mean*",
           test="test_config"),
-    Fault("a number becomes infinite in its field", "narrowed", replaced("size <= static_cast<double>(Of::max())", "size > 0"), "ranges",
-          test="test_config"),
     Fault("a run folder that cannot be made is passed over", "make_folders", replaced("if (!error) continue;", "continue;"),
           "a run folder that cannot be made*", test="test_train"),
     Fault("a warm-up as long as the run passes", "judge_warmup", replaced("warmup < steps", "warmup <= steps"),
