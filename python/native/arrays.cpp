@@ -137,10 +137,10 @@ Array array_of(nb::handle given, const char* argument) {
   if (!nb::try_cast(given, array, false)) {
     const std::string dtype =
         nb::hasattr(given, "dtype") ? nb::cast<std::string>(nb::str(given.attr("dtype"))) : "";
-    throw Error(concat(argument, ": expected an array of NumPy of numbers in the machine's order, ",
-                       "or a tensor that DLPack can share, got ",
-                       nb::cast<std::string>(nb::str(given.type())), dtype.empty() ? "" : " of ",
-                       dtype));
+    throw Error(concat(
+        argument, ": expected an array of NumPy, or a tensor that DLPack can share, ", "got ",
+        nb::cast<std::string>(nb::str(given.type())),
+        dtype.empty() ? "" : concat(", whose ", dtype, " are no numbers in the machine's order")));
   }
   if (array.device_type() != nb::device::cpu::value) {
     throw Error(concat(argument, ": expected an array in the host's memory, got one of another ",

@@ -127,7 +127,8 @@ Optimizer optimizer_of(nb::handle optimizer) {
 
 std::vector<NamedLoss> losses_of(nb::handle losses, int ignore_index) {
   if (!std::in_range<Label>(ignore_index)) {
-    throw ConfigError(concat("ignore_index = ", ignore_index, ": expected 0..65535, as labels are "
+    throw ConfigError(concat("ignore_index = ", ignore_index,
+                             ": expected 0..65535, as labels are "
                              "kept; write 65535 here and in the labels, say"));
   }
   std::vector<NamedLoss> all;
