@@ -29,7 +29,6 @@ std::vector<double> sorted_scores(const EvalReport& report) {
   return scores;
 }
 
-/// RFC 4180: in quotes where it has to be.
 std::string csv_number(const std::optional<double>& value) {
   return value ? fmt::format("{:.6g}", *value) : "";
 }

@@ -32,9 +32,9 @@ class ConfigSource {
   const toml::node* find(const std::string& key) const;
   /// Where the key's value stands; the file as a whole when it is not set.
   SourceSpan span(const std::string& key) const;
-  /// Whether [data.augment] is there, empty or not.
   /// Whether a run has written the file, beside its checkpoints: nobody can be asked to mend that.
   bool is_of_run() const;
+  /// Whether [data.augment] is there, empty or not.
   bool has_augment_section() const { return augment_section_; }
   /// Elements of a list of sections, [[loss]]; 0 where it is none.
   std::size_t list_size(const std::string& name) const;

@@ -336,9 +336,7 @@ void warn_of_undeclared_nodata(const SplitReport& split, const std::string& wher
 // Nothing but 0 and 1, where 255 would be white.
 void warn_of_dark(const SplitReport& split, const DataOptions& options, const std::string& where,
                   std::vector<std::string>& warnings) {
-  const bool given = options.normalize
-                         ? options.normalize == Normalization::kGiven
-                         : options.channels == 3 || options.mean != PixelOptions().mean;
+  const bool given = normalizes_as_given(options, PixelType::kUint8);
   const bool bytes = split.types.size() == 1 && split.types.contains(PixelType::kUint8);
   const double most =
       split.most.empty() ? 0 : 255 * *std::max_element(split.most.begin(), split.most.end());

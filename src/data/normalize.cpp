@@ -246,6 +246,11 @@ bool normalizes_by_image(const PixelOptions& options) {
          options.normalize == Normalization::kPercentile;
 }
 
+bool normalizes_as_given(const PixelOptions& options, PixelType type) {
+  if (options.normalize) return options.normalize == Normalization::kGiven;
+  return options.mean != default_mean() || (type == PixelType::kUint8 && options.channels == 3);
+}
+
 ImageRule image_rule(const DataOptions& options) {
   return {.orientation = options.orientation,
           .channels = options.channels,
@@ -318,30 +323,25 @@ void check_normalization(const PixelOptions& options) {
 
 std::string settle_normalization(DataOptions& options, std::uint64_t seed) {
   if (options.pixels || normalizes_by_image(options) || find_layout(options).generated) return "";
-  const bool given = options.mean != default_mean();
   DataOptions all = options;
   all.skip_broken = false;  // which would read them
   std::unique_ptr<Dataset> dataset = make_dataset(all, Split::kTrain, seed);
   const std::optional<PixelType> first = first_type(*dataset);
   if (!first) return "";
   const PixelType type = *first;
-  const bool eight_bit_rgb = type == PixelType::kUint8 && options.channels == 3;
-  if (!options.normalize && (given || eight_bit_rgb)) {
+  if (normalizes_as_given(options, type)) {
     if (type == PixelType::kUint8) return "";
-    options.normalize = Normalization::kGiven;
-  }
-  options.normalize = options.normalize.value_or(Normalization::kDataset);
-  if (options.normalize == Normalization::kGiven) {
-    if (type == PixelType::kUint8) return "";
-    if (!given) {
+    if (options.mean == default_mean()) {
       throw ConfigError(concat(
           "data.normalize = \"given\", but data.mean is the default, which is of 8-bit RGB, and ",
           "these hold ", to_string(type),
           "; write data.mean and data.std, or data.normalize = \"dataset\""));
     }
+    options.normalize = Normalization::kGiven;
     options.pixels = type;
     return "";
   }
+  options.normalize = Normalization::kDataset;
   if (options.skip_broken) dataset = make_dataset(options, Split::kTrain, seed);
   return use_measured(options, *dataset, type);
 }

@@ -37,6 +37,9 @@ std::string several_types(const std::string& a, PixelType of_a, const std::strin
 /// Whether each image is normalised by its own numbers.
 bool normalizes_by_image(const PixelOptions& options);
 
+/// Whether images of this type are normalised by the mean and std that the options have.
+bool normalizes_as_given(const PixelOptions& options, PixelType type);
+
 /// The rule by which the files of these options are read.
 ImageRule image_rule(const DataOptions& options);
 

@@ -263,3 +263,10 @@ def test_evaluation_of_other_outputs():
     for channels, classes in ((3, 2), (1, 3)):
         with pytest.raises(LockstepError, match=f"of {classes} classes from the model, got .8, {channels}, 8, 8."):
             evaluate(Constant(channels, 0.0), [(x, y)], classes)
+
+
+def test_a_network_is_its_owner_s_again_afterwards(program, tmp_path):
+    kept = []
+    compare(altered(look=kept.append), output=tmp_path, seeds=1, **ARGUMENTS)
+    for net in kept:
+        assert net.train()(torch.zeros(3, 3, 8, 8)).shape == (3, 2, 8, 8)

@@ -65,10 +65,11 @@ def evaluate(model: Callable[[Any], Any], loader: Iterable[Any], classes: int, i
     classes there may be one logit, of class 1. Raises LockstepError for logits of other classes."""
     if not isinstance(model, nn.Module):
         return _evaluated(model, loader, classes, ignore_index)
-    with torch.no_grad(), modes_kept(model):
+    with modes_kept(model):
         return _evaluated(model.eval(), loader, classes, ignore_index)
 
 
+@torch.no_grad()
 def _evaluated(model: Callable[[Any], Any], loader: Iterable[Any], classes: int, ignore_index: int) -> Tuple[Tensor, float]:
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
     total, labels_seen = 0.0, 0

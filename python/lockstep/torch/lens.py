@@ -43,7 +43,8 @@ def lens(model: nn.Module, loader: Any, images_per_device: Union[int, Sequence[i
     ignore_index: a label that does not count; default: 255 where it is no class, as the program has it.
 
     Raises ValueError for numbers and weights other than these. Raises LockstepError for TorchScript, for a network that takes
-    statistics of several images outside of BatchNorm layers, where there are fewer than two sets of images, where images differ in size, and where images or logits are not finite or all the same.
+    statistics of several images outside of BatchNorm layers or whose layers see other rows than images, where there are fewer than
+    two sets of images, where images differ in size, and where images or logits are not finite or all the same.
     """
     numbers = np.atleast_1d(images_per_device).tolist()
     if not numbers or min(numbers) < 1:

@@ -230,7 +230,8 @@ class Processes(Group):
         if not self.can_be_found:
             raise GroupError("a SyncBatchNorm without ranks trains: call torch.distributed.init_process_group(\"gloo\") before, "
                              "or name its ranks by convert(model, group); one rank alone is Group()", 0)
-        _rank_in(self.process_group)
+        if self.process_group is not None:
+            _rank_in(self.process_group)
         key = distributed.group.WORLD if self.process_group is None else self.process_group
         with self._lock:
             there = self._found.get(key)

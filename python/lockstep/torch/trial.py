@@ -86,7 +86,7 @@ class Trial:
         self._times: List[float] = []
         self._order = hashlib.blake2b(digest_size=8)
         self._weights = ""
-        self._hook: Any = None
+        self._hooks: List[Any] = []
 
     def convert(self, model: nn.Module) -> nn.Module:
         """`model` as the mode has it: "local" normalises slices of the batch, as so many devices would, "sync" the whole batch
@@ -102,13 +102,13 @@ class Trial:
             model = ghost(model, self.batch // self.images_per_device)
             for layer in model.modules():
                 if isinstance(layer, GhostBatchNorm):
-                    before_forward(layer, self._expect_rows)
+                    self._hooks.append(before_forward(layer, self._expect_rows))
         elif self.mode == "sync" and self.ranks > 1:
             model = convert(model)
         elif self.mode == "instance":
             model = own_statistics(model)
         self._model = model
-        self._hook = before_forward(model, self._see)
+        self._hooks.append(before_forward(model, self._see))
         return model
 
     def log(self, loss: float) -> None:
@@ -130,7 +130,10 @@ class Trial:
         try:
             self._run(train)
         finally:
-            self._model = self._evaluate = self._hook = None  # its memory is for the next
+            for hook in self._hooks:  # whoever keeps the network may do with it as he likes
+                hook.remove()
+            self._hooks.clear()
+            self._model = self._evaluate = None  # its memory is for the next
 
     def _run(self, train: Callable[["Trial"], Any]) -> None:
         if self.rank > 0:
@@ -152,7 +155,6 @@ class Trial:
         if self._evaluate is None or not self._losses:
             raise LockstepError(f"{self.folder.name}: the training function has to call trial.log(loss) after each step and "
                                 f"trial.score(evaluate) at the end")
-        self._hook.remove()
         if self._passes < self.steps:
             raise LockstepError(f"{self.folder.name}: {self.steps} steps were logged, and the network that convert() returned was "
                                 f"called {self._passes} times in training: call it, and neither its forward() nor a part of it, so "
