@@ -140,6 +140,7 @@ void check_alone(const std::string& command) {
 int run_cli(int argc, const char* const* argv, const CliOptions& options) {
   const Tables tables{joined(options.models, builtin_models()),
                       joined(options.datasets, builtin_layouts())};
+  open_standard_streams();
   PrintedOutput output;
   explain_bad_alloc();
   int exit_code = kExitFailure;

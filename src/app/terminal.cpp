@@ -1,5 +1,6 @@
 #include "app/terminal.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -132,6 +133,13 @@ ssize_t PrintedOutput::Stream::write(void* self, const char* bytes, std::size_t 
     done += static_cast<std::size_t>(written);
   }
   return static_cast<ssize_t>(count);
+}
+
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // The lowest number that is free is the stream's own: those below it are open.
+    if (fcntl(stream, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDWR));
+  }
 }
 
 PrintedOutput::PrintedOutput()

@@ -54,6 +54,10 @@ class ShownProgress {
   ProgressObserver* before_ = nullptr;
 };
 
+/// /dev/null in place of a standard stream that is closed (`>&-`): else the next file that is
+/// opened takes its number, and what is printed is written to it. Before a file is opened.
+void open_standard_streams();
+
 /// stdout and stderr as long as a command runs: printing never fails, so a full disk behind `> log`
 /// does not end a training. One at a time per process, before and after anything prints.
 class PrintedOutput {

@@ -54,6 +54,8 @@ void decode_npy_mask(const RandomBytes& bytes, const std::string& name, const La
 bool is_tiff(ImageBytes file);
 ImageInfo tiff_info(RandomBytes& bytes, const std::string& name, const ImageRule& rule);
 void decode_tiff(RandomBytes& bytes, const std::string& name, const ImageRule& rule, Image& image);
+/// Of the first page; empty where values are no indices of one.
+std::vector<Color> tiff_palette(RandomBytes& bytes, const std::string& name);
 MaskKind decode_tiff_mask(RandomBytes& bytes, const std::string& name, const LabelRule& rule,
                           LabelMap& labels, Image& colored);
 

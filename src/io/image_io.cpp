@@ -316,7 +316,12 @@ MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& c
 }
 
 std::vector<Color> read_palette(const std::filesystem::path& path) {
-  if (!is_indexed_png(read_bytes(path, kPngHeaderBytes))) return {};
+  const std::vector<std::uint8_t> head = read_bytes(path, kPngHeaderBytes);
+  if (is_tiff(head)) {
+    RandomBytes bytes(path);
+    return tiff_palette(bytes, path.string());
+  }
+  if (!is_indexed_png(head)) return {};
   return png_palette(read_bytes(path, SIZE_MAX), path.string());
 }
 

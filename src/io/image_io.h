@@ -68,7 +68,7 @@ inline MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, I
   return read_mask(path, labels, colored, LabelRule{.orientation = orientation});
 }
 
-/// The colours in which an indexed PNG shows its values; none: it is no such file.
+/// The colours in which an indexed PNG or TIFF shows its values; none: it is no such file.
 std::vector<Color> read_palette(const std::filesystem::path& path);
 
 /// What an image's header says; its size is the one that read_image gives.

@@ -179,6 +179,12 @@ std::unique_ptr<RowSource> tiff_rows(const std::filesystem::path& path, const Im
   return std::make_unique<TiffRows>(std::move(tiff), std::move(chosen), nodata);
 }
 
+std::vector<Color> tiff_palette(RandomBytes& bytes, const std::string& name) {
+  TiffFile file(bytes, name);
+  const TiffPage page = file.pages().front();
+  return page.indexed() ? file.colors(page) : std::vector<Color>{};
+}
+
 MaskKind decode_tiff_mask(RandomBytes& bytes, const std::string& name, const LabelRule& rule,
                           LabelMap& labels, Image& colored) {
   TiffFile file(bytes, name);

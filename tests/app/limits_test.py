@@ -81,6 +81,17 @@ def full_output(place):
     check((place / "full_maps").exists() and (place / "a").exists(), "what a command makes is not there")
 
 
+def closed_streams(place):
+    """A file that is opened takes the number of a stream that is closed."""
+    def close(*streams):
+        return lambda: [os.close(stream) for stream in streams]
+    for name, streams in {"open": (), "stdout": (1,), "all": (0, 1, 2)}.items():
+        done = run(["train", CONFIG, "-d", "cpu:1", "-o", place / f"closed_{name}", *KEYS], preexec_fn=close(*streams))
+        check(done.returncode == 0, f"closed streams, {name}: exit code {done.returncode}\n{done.stderr}")
+    lines = {name: len((place / f"closed_{name}/run.log").read_text().splitlines()) for name in ("open", "stdout", "all")}
+    check(len(set(lines.values())) == 1, f"what is printed is written to a file that took a closed stream's number: lines {lines}")
+
+
 def file_size(place):
     done = run(["train", CONFIG, "-d", "cpu:1", "-o", place / "short", *KEYS, "-s", "model.width=8"],
                preexec_fn=limited(resource.RLIMIT_FSIZE, 20000))
@@ -180,7 +191,7 @@ def main():
             sys.exit(done.stderr)
         (place / "small").mkdir()
         png(place / "small/a.png", 32, 32)
-        for part in (full_output, file_size, memory, open_files, outputs, waiting):
+        for part in (full_output, closed_streams, file_size, memory, open_files, outputs, waiting):
             part(place)
             print(f"{part.__name__}: done")
     return 1 if failures else 0

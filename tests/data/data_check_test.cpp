@@ -8,6 +8,7 @@
 #include "data/fixtures.h"
 #include "io/image_io.h"
 #include "io/npy.h"
+#include "io/row_writers.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -164,6 +165,27 @@ TEST_CASE("palettes that differ from file to file are warned of") {
   REQUIRE(warnings().size() == 1);
   for (const char* part : {"class 1 is #00ff00 in 1 mask", "c.png", "#ff0000 in 2 masks", "a.png"})
     CHECK(contains(warnings()[0], part));
+}
+
+TEST_CASE("a TIFF's palette is one, too") {
+  const TempFolder folder;
+  const auto write = [&](const std::string& name, std::vector<Color> colors) {
+    write_png(folder.file(concat("images/train/", name, ".png")), random_image({1, 3}, 1));
+    const auto map =
+        tiff_map(folder.file(concat("masks/train/", name, ".tif")), {1, 3}, colors, false, {});
+    map->write(std::vector<Label>{0, 1, 1});
+    map->close();
+  };
+  write("a", {Color{0, 0, 0}, Color{255, 0, 0}});
+  DataOptions options = options_with_classes(2);
+  options.root = folder.path();
+  const auto warnings = [&] {
+    return data_warnings(examine(*make_dataset(options, Split::kTrain, 0), options), options);
+  };
+  CHECK(warnings().empty());
+  write("b", {Color{0, 0, 0}, Color{0, 255, 0}});
+  REQUIRE(warnings().size() == 1);
+  CHECK(contains(warnings()[0], "class 1 is #00ff00 in 1 mask"));
 }
 
 TEST_CASE("alpha that is dropped, and images of several types, are warned of") {

@@ -280,6 +280,13 @@ TEST_CASE("a pipe among images is left out, and is never opened") {
   classes.root = folder.path() / "classes";
   write_png(folder.file("classes/train/0/a.png"), random_image({4, 6}, 1));
   CHECK(contains(left_out(classes), "x.png"));
+  DataOptions streets = folder_options(folder);
+  streets.layout = "cityscapes";
+  streets.num_classes = 19;
+  write_png(folder.file("leftImg8bit/train/ulm/a_leftImg8bit.png"), random_image({4, 6}, 1));
+  write_png(folder.file("gtFine/train/ulm/a_gtFine_labelIds.png"), random_labels({4, 6}, 5, 1));
+  REQUIRE(::mkfifo(folder.file("leftImg8bit/train/ulm/x_leftImg8bit.png").c_str(), 0600) == 0);
+  CHECK(contains(left_out(streets), "x_leftImg8bit.png"));
   Image image;
   CHECK(contains(
       message_of<DataError>([&] { read_image(folder.path() / "images/train/x.png", image); }),

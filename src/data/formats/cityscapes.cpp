@@ -43,7 +43,7 @@ std::vector<fs::path> images_of(const fs::path& split, std::vector<std::string>&
     if (!city.is_directory()) continue;
     LeftOut others;
     for (const auto& file : fs::directory_iterator(city.path())) {
-      if (file.path().filename().string().ends_with(kImageSuffix)) {
+      if (file.path().filename().string().ends_with(kImageSuffix) && !is_no_file(file)) {
         images.push_back(file.path());
       } else if (file.is_directory()) {
         others.add_folder(file.path());
