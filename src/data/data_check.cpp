@@ -166,6 +166,7 @@ class Sums {
     const bool bytes = report.types.size() == 1 && report.types.contains(PixelType::kUint8);
     const double unit = bytes ? 255 : 1;
     for (const PixelMoments& channel : all) {
+      report.pixels.push_back(channel.count);
       report.mean.push_back(channel.mean / unit);
       report.std.push_back(channel.deviation() / unit);
       report.least.push_back(channel.least / unit);
@@ -304,7 +305,9 @@ void warn_of_types(const SplitReport& split, const DataOptions& options, const s
     const bool rgb = split.types.size() == 1 && split.types.contains(PixelType::kUint8) &&
                      split.most.size() == 3;
     if (rgb || split.most[c] > split.least[c] || split.types.empty()) continue;
-    warnings.push_back(concat(where, "channel ", c, " is ", split.least[c], " everywhere"));
+    warnings.push_back(split.pixels[c] > 0
+                           ? concat(where, "channel ", c, " is ", split.least[c], " everywhere")
+                           : concat(where, "no pixel of channel ", c, " is there"));
   }
 }
 

@@ -34,6 +34,7 @@ struct SplitReport {
   std::vector<std::string> broken;                    // samples that cannot be read: the messages
   // [channel] over all pixels that are there: of 8-bit images in 0..1, else as the files have them.
   std::vector<double> mean, std, least, most;
+  std::vector<double> pixels;         // [channel] that are there
   std::map<PixelType, Found> types;   // of the images
   Found alpha;                        // files whose alpha is dropped
   Found white_is_zero;                // files that are shown the other way round

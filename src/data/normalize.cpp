@@ -83,11 +83,6 @@ void add_distances(const std::vector<float>& values, std::vector<ChannelSums>& s
   }
 }
 
-DataError no_pixels(const std::string& name) {
-  return DataError(concat(name, ": no pixel of it is there (all are NaN or data.nodata): it has ",
-                          "no mean; leave the image out"));
-}
-
 using Scale = ImagePreparation::Scale;
 
 Scale by_deviation(const PixelMoments& moments) {
@@ -106,22 +101,18 @@ void scale_channels(const std::vector<Scale>& scales, bool cut_off, Image& image
   }
 }
 
-std::vector<Scale> scales_by_moments(const std::string& name, const ImageBands& bands) {
+// Where no pixel is there, any will do: what is not there stays so.
+std::vector<Scale> scales_by_moments(const ImageBands& bands) {
   std::vector<Scale> scales;
-  for (const PixelMoments& moments : moments_of(bands)) {
-    if (moments.count == 0) throw no_pixels(name);
-    scales.push_back(by_deviation(moments));
-  }
+  for (const PixelMoments& moments : moments_of(bands)) scales.push_back(by_deviation(moments));
   return scales;
 }
 
-std::vector<Scale> scales_by_percentiles(const PixelOptions& options, const std::string& name,
-                                         const ImageBands& bands) {
+std::vector<Scale> scales_by_percentiles(const PixelOptions& options, const ImageBands& bands) {
   std::vector<int> channels(static_cast<std::size_t>(options.channels));
   std::iota(channels.begin(), channels.end(), 0);
   std::vector<Scale> scales;
   for (const std::vector<float>& ends : percentiles_of(bands, channels, options.percentiles)) {
-    if (std::isnan(ends[0])) throw no_pixels(name);
     const float width = ends[1] - ends[0];
     scales.push_back({ends[0], width > 0 ? 1 / width : 0});
   }
@@ -175,9 +166,9 @@ std::vector<PixelMoments> measure(const Dataset& dataset, const DataOptions& opt
   for (const std::vector<PixelMoments>& of_image : each) {
     for (std::size_t c = 0; c < all.size(); ++c) all[c].add(of_image.at(c));
   }
-  for (const PixelMoments& channel : all) {
-    if (channel.count == 0) throw no_pixels(dataset.describe(0));
-  }
+  std::vector<double> counts;
+  for (const PixelMoments& channel : all) counts.push_back(channel.count);
+  check_pixels(counts, dataset.describe(0));
   return all;
 }
 
@@ -251,6 +242,15 @@ bool normalizes_as_given(const PixelOptions& options, PixelType type) {
   return options.mean != default_mean() || (type == PixelType::kUint8 && options.channels == 3);
 }
 
+void check_pixels(std::span<const double> counts, const std::string& first) {
+  for (std::size_t c = 0; c < counts.size(); ++c) {
+    if (counts[c] > 0) continue;
+    throw DataError(concat(first, ": no pixel of it is there, nor of any other training image ",
+                           "(all are NaN or data.nodata): channel ", c,
+                           " has no mean; check the files and data.nodata"));
+  }
+}
+
 ImageRule image_rule(const DataOptions& options) {
   return {.orientation = options.orientation,
           .channels = options.channels,
@@ -268,9 +268,9 @@ ImagePreparation::ImagePreparation(const PixelOptions& options, std::string name
         "measures them at its start, and its config.toml has them");
   }
   if (options.normalize == Normalization::kImage) {
-    scales_ = scales_by_moments(name_, bands);
+    scales_ = scales_by_moments(bands);
   } else if (options.normalize == Normalization::kPercentile) {
-    scales_ = scales_by_percentiles(options, name_, bands);
+    scales_ = scales_by_percentiles(options, bands);
   }
 }
 

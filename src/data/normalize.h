@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,10 @@ bool normalizes_by_image(const PixelOptions& options);
 
 /// Whether images of this type are normalised by the mean and std that the options have.
 bool normalizes_as_given(const PixelOptions& options, PixelType type);
+
+/// Throws DataError where a channel has no value in any of the training images, so that it cannot
+/// be measured. `counts` [channel]: values that are there; `first`: what the first image is called.
+void check_pixels(std::span<const double> counts, const std::string& first);
 
 /// The rule by which the files of these options are read.
 ImageRule image_rule(const DataOptions& options);

@@ -76,6 +76,19 @@ void refuse_mixed_types(DataReport& report) {
       std::make_exception_ptr(DataError(several_types(of_first, first, of_other, other)));
 }
 
+/// What a training would measure at its start.
+void refuse_without_pixels(const Dataset& train, DataReport& report) {
+  const SplitReport& split = report.train;
+  const bool measured = !normalizes_by_image(report.options) && !split.types.empty() &&
+                        !normalizes_as_given(report.options, split.types.begin()->first);
+  if (report.refusal || !measured || split.examined < split.images) return;
+  try {
+    check_pixels(split.pixels, train.describe(0));
+  } catch (const DataError&) {
+    report.refusal = std::current_exception();
+  }
+}
+
 void warn_of_duplicates(DataReport& report) {
   if (report.duplicates.empty()) return;
   report.warnings.push_back(
@@ -151,6 +164,7 @@ DataReport check_data(const Config& config, const std::vector<Device>& devices,
   if (weighted.bn.sync_top()) weighted.bn.sync_layers.clear();
   find_refusal(weighted, devices, *train, report);
   refuse_mixed_types(report);
+  refuse_without_pixels(*train, report);
   return report;
 }
 

@@ -206,7 +206,22 @@ TEST_CASE("what is not there is the mean, and its label does not count") {
   CHECK(batch.images[0] < 0);
 }
 
-TEST_CASE("images of several types, and one without pixels, are refused by name") {
+TEST_CASE("an image of which nothing is there is the mean, however images are normalised") {
+  const TempFolder folder;
+  add_floats(folder, "a", {1, 4}, 2, std::vector<float>(8, std::nanf("")));
+  for (const Normalization how :
+       {Normalization::kGiven, Normalization::kImage, Normalization::kPercentile}) {
+    DataOptions options = options_in(folder, 2);
+    options.normalize = how;
+    options.mean = options.std = {0.5F};
+    settle_normalization(options, 0);
+    const Batch batch = ValLoader(options, 0).load(0, 1, 1);
+    CHECK(batch.labels == std::vector<Label>(4, 255));
+    CHECK(batch.images == std::vector<float>(8, 0.0F));
+  }
+}
+
+TEST_CASE("images of several types, and a split without pixels, are refused by name") {
   const TempFolder folder;
   add_floats(folder, "a", {2, 2}, 1, {1, 2, 3, 4});
   write_png_file(folder.file("images/train/b.png"), {.color_type = 0, .bit_depth = 16}, {2, 2},

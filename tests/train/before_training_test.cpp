@@ -304,6 +304,11 @@ std::vector<Row> rows_of_sizes() {
 }
 
 std::vector<Row> rows_of_files() {
+  const auto black = [](const Place& p, int i) {
+    const std::vector<std::uint8_t> pixels(std::size_t{16} * 16 * 3, 0);
+    write_png(p.path("images/" + Place::file("train", i)), Image{16, 16, pixels});
+  };
+  const auto one_black = [=](const Place& p) { black(p, 1); };
   return {
       {"a torn image", [](const Place& p) { p.tear("train/2.png"); }, {}, 3, {}},
       {"a torn validation image", [](const Place& p) { p.tear("val/1.png"); }, {}, 3, {}},
@@ -379,6 +384,19 @@ std::vector<Row> rows_of_files() {
        {},
        0,
        {"no label that counts"}},
+      {"an image of which nothing is there", one_black, {"data.nodata=0"}, 0, {"no label"}},
+      {"nothing there, by image",
+       one_black,
+       {"data.nodata=0", "data.normalize=image"},
+       0,
+       {"no label"}},
+      {"nothing there in any image",
+       [=](const Place& p) {
+         for (int i = 0; i < 4; ++i) black(p, i);
+       },
+       {"data.nodata=0", "data.normalize=dataset"},
+       3,
+       {"no pixel of it is there"}},
       {"black and white",
        [](const Place& p) {
          p.every_mask({0, 255});
