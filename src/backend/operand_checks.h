@@ -70,16 +70,6 @@ inline void check_alike(const char* operation, std::initializer_list<const Tenso
   check_same_type(operation, activations);
 }
 
-/// Throws Error unless `activations` are fp32, which is all that the CPU computes in. Null ones may
-/// be anything.
-inline void check_fp32(const char* operation, std::initializer_list<const Tensor*> activations) {
-  for (const Tensor* activation : activations) {
-    LOCKSTEP_CHECK(!*activation || activation->dtype == DType::kFloat32, operation,
-                   ": the CPU expects activations in fp32, got ", to_string(activation->dtype),
-                   "; only GPUs compute on bf16 and fp16");
-  }
-}
-
 /// Rows of each of `parts` equal parts. Throws Error unless they are equal.
 inline std::int64_t rows_of_part(const char* operation, std::int64_t rows, std::int64_t parts) {
   LOCKSTEP_CHECK(parts >= 1 && rows % parts == 0, operation, ": ", rows, " rows are no ", parts,

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <string>
 
@@ -114,12 +115,17 @@ double tolerance_of_sums(DType dtype) {
   return dtype == DType::kFloat32 ? kTolerance : kTolerance + spacing(dtype, 1);
 }
 
+/// The weights that a convolution multiplies by: GPUs round them to the type of activations.
+Values used_weights(const TypedBackend& on, const Values& weight) {
+  return on->device().kind == DeviceKind::kCpu ? weight : on.stored(weight);
+}
+
 void check_forward(const TypedBackend& on, const ConvCase& c, const Setup& s, bool with_bias) {
   Doubles expected(s.grad_y.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     expected[i] = with_bias ? static_cast<double>(s.bias[i % s.bias.size()]) : 0.0;
   }
-  const Values used = on.stored(s.weight);
+  const Values used = used_weights(on, s.weight);
   for_each_product(c.geometry, s.in, [&](std::size_t x, std::size_t w, std::size_t y) {
     expected[y] += static_cast<double>(s.x[x]) * static_cast<double>(used[w]);
   });
@@ -135,7 +141,7 @@ void check_forward(const TypedBackend& on, const ConvCase& c, const Setup& s, bo
 
 void check_backward_data(const TypedBackend& on, const ConvCase& c, const Setup& s) {
   Doubles expected(s.x.size());
-  const Values used = on.stored(s.weight);
+  const Values used = used_weights(on, s.weight);
   for_each_product(c.geometry, s.in, [&](std::size_t x, std::size_t w, std::size_t y) {
     expected[x] += static_cast<double>(s.grad_y[y]) * static_cast<double>(used[w]);
   });
@@ -228,6 +234,39 @@ TEST_CASE("a convolution's operands have one type, and one that the backend has"
                       Error);
     }
   });
+}
+
+// Images so large that they are converted two by two on one thread, four by four on three.
+TEST_CASE("convolutions of bf16 have fp32's bits, rounded, however many images meet at once") {
+  const ConvGeometry g = square_conv(16, 16, 3, 1);
+  for (const int threads : {1, 3}) {
+    CAPTURE(threads);
+    const auto backend = cpu(threads);
+    const TypedBackend narrow(*backend, DType::kBFloat16), wide(*backend);
+    const ConvCase c{"", g, {7, 120, 128, 16}, {8, 0}};
+    const Setup s(c, DType::kBFloat16);
+    const Operand weight(wide, s.weight_shape, s.weight);
+    const auto results = [&](const TypedBackend& on) {
+      const Operand x(on, s.in, s.x, c.margins), grad_y(on, s.out, s.grad_y, c.margins);
+      const Operand y(on, s.out, c.margins), grad_x(on, s.in, c.margins);
+      const Operand grad_weight(wide, s.weight_shape, Values(s.weight.size(), 0.0F));
+      on->convolutions().prepare_conv2d(g, s.in, on.dtype, true, true);
+      const std::size_t prepared = on->allocated_bytes();
+      on->convolutions().conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
+      on->convolutions().conv2d_backward_data(g, grad_y.tensor(), weight.floats(), grad_x.tensor());
+      on->convolutions().conv2d_backward_weights(g, x.tensor(), grad_y.tensor(),
+                                                 grad_weight.floats(), nullptr);
+      if (on.dtype == DType::kBFloat16) CHECK(on->allocated_bytes() == prepared);
+      CHECK(y.margins_untouched());
+      CHECK(grad_x.margins_untouched());
+      return std::array{y.get(), grad_x.get(), grad_weight.get()};
+    };
+    const auto rounded = results(narrow);
+    const auto exact = results(wide);
+    CHECK(rounded[0] == narrow.stored(exact[0]));
+    CHECK(rounded[1] == narrow.stored(exact[1]));
+    CHECK(rounded[2] == exact[2]);
+  }
 }
 
 TEST_CASE("every implementation takes tensors of any row stride") {

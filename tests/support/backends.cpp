@@ -6,8 +6,8 @@ namespace {
 
 std::vector<NamedBackend> all_backends(const BackendOptions& of_gpu) {
   std::vector<NamedBackend> backends;
-  backends.push_back({"cpu, 1 thread", make_backend({DeviceKind::kCpu, 0, 0}, 1)});
-  backends.push_back({"cpu, 3 threads", make_backend({DeviceKind::kCpu, 1, 0}, 3)});
+  backends.push_back({"cpu, 1 thread", make_backend({DeviceKind::kCpu, 0, 0}, 1), kCpuTypes});
+  backends.push_back({"cpu, 3 threads", make_backend({DeviceKind::kCpu, 1, 0}, 3), kCpuTypes});
   if (cuda_device_count() > 0) {
     backends.push_back({"cuda", make_backend({DeviceKind::kCuda, 0, 0}, 1, of_gpu), kGpuTypes});
   }

@@ -15,6 +15,8 @@ struct NamedBackend {
   std::vector<DType> types = {DType::kFloat32};  // of activations that it computes on
 };
 
+/// What CPUs compute on.
+inline const std::vector<DType> kCpuTypes = {DType::kFloat32, DType::kBFloat16};
 /// What GPUs compute on.
 inline const std::vector<DType> kGpuTypes = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 

@@ -16,13 +16,13 @@ namespace lockstep {
 namespace {
 
 // sums += dy', products += dy' * (x - mu) of one row; both [width], as are the channel's constants.
-template <Mask kMask>
-void add_gradients(const RowPointers& row, std::int64_t width, const ChannelScale& channel,
+template <Mask kMask, typename T>
+void add_gradients(const RowPointers<T>& row, std::int64_t width, const ChannelScale& channel,
                    float* __restrict sums, float* __restrict products) {
   const float* __restrict mean = channel.mean;
   const float* __restrict scale = channel.scale;
   const float* __restrict shift = channel.shift;
-  const RowPointers at = row;
+  const RowPointers<T> at = row;
 #pragma omp simd
   for (std::int64_t i = 0; i < width; ++i) {
     const float x = at.x[i];
@@ -33,14 +33,14 @@ void add_gradients(const RowPointers& row, std::int64_t width, const ChannelScal
 }
 
 // sums [2, k * C]: its first [2, C] = both sums over rows [begin, end).
-template <Mask kMask>
+template <typename T, Mask kMask>
 void sum_run(const MaskedGradient& g, std::int64_t begin, std::int64_t end, std::int64_t k,
              float* sums) {
   const std::int64_t channels = g.x.shape.channels();
   const std::int64_t width = k * channels;
   float* products = sums + width;
   std::fill_n(sums, 2 * width, 0.0F);
-  RowPointers rows(g, begin);
+  RowPointers<T> rows(g, begin);
   std::int64_t row = begin;
   for (; row + k <= end; row += k) {
     if (g.dense) {
@@ -60,13 +60,13 @@ void sum_run(const MaskedGradient& g, std::int64_t begin, std::int64_t end, std:
 }
 
 // partial [2, C] = both sums over rows [begin, end); `sums` [2, k * C] is work space.
-template <Mask kMask>
+template <typename T, Mask kMask>
 void block_sums(const MaskedGradient& g, std::int64_t begin, std::int64_t end, std::int64_t k,
                 float* sums, double* partial) {
   const std::int64_t channels = g.x.shape.channels();
   std::fill_n(partial, 2 * channels, 0.0);
   for (std::int64_t run = begin; run < end; run += kRunRows) {
-    sum_run<kMask>(g, run, std::min(run + kRunRows, end), k, sums);
+    sum_run<T, kMask>(g, run, std::min(run + kRunRows, end), k, sums);
 #pragma omp simd
     for (std::int64_t i = 0; i < 2 * channels; ++i) partial[i] += sums[i];
   }
@@ -80,7 +80,7 @@ struct InputGradient {
   bool accumulate_residual;
 };
 
-template <Mask kMask>
+template <typename T, Mask kMask>
 void input_gradient_rows(const InputGradient& a, std::int64_t begin, std::int64_t end) {
   const MaskedGradient& g = a.gradient;
   const std::int64_t channels = g.x.shape.channels();
@@ -89,16 +89,15 @@ void input_gradient_rows(const InputGradient& a, std::int64_t begin, std::int64_
   const float* __restrict shift = g.scale.shift;
   const float* __restrict mean_gradient = a.mean_gradient;
   const float* __restrict projection = a.projection;
-  RowPointers rows(g, begin);
+  RowPointers<T> rows(g, begin);
   for (std::int64_t row = begin; row < end; ++row, rows.advance(1)) {
     if (a.grad_residual) {
-      residual_row<kMask>(rows, g.scale, channels,
-                          a.grad_residual.floats() + row * a.grad_residual.row_stride,
+      residual_row<kMask>(rows, g.scale, channels, row_of<T>(a.grad_residual, row),
                           a.accumulate_residual);
     }
     rows.prefetch(0, channels);
-    const RowPointers at = rows;
-    float* grad_x = a.grad_x.floats() + row * a.grad_x.row_stride;
+    const RowPointers<T> at = rows;
+    T* grad_x = row_of<T>(a.grad_x, row);
     prefetch_to_write(grad_x, a.grad_x.row_stride, channels);
 #pragma omp simd
     for (std::int64_t c = 0; c < channels; ++c) {
@@ -163,7 +162,7 @@ void add_affine(const BatchNormBackwardReduce& a, std::int64_t channels, const f
 void CpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   check_operands(a);
   check_same_shape("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
-  check_fp32("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
+  check_activations("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   const std::int64_t channels = a.x.shape.channels();
   const RowBlocks blocks(a.x.shape.rows(), a.parts);
   const std::int64_t k = rows_per_pass(channels);
@@ -178,8 +177,10 @@ void CpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
                            a.affine, channels, k);
   auto* affine = reinterpret_cast<float*>(memory + reduction_bytes + scale_bytes);
   const MaskedGradient gradient{a.x, a.grad_y, a.y, scale};
-  const auto kernel = choose_mask(a.relu, a.y, block_sums<Mask::kNone>, block_sums<Mask::kFromX>,
-                                  block_sums<Mask::kFromY>);
+  const auto kernel = with_element_type(a.x.dtype, [&]<typename T>(T) {
+    return choose_mask(a.relu, a.y, block_sums<T, Mask::kNone>, block_sums<T, Mask::kFromX>,
+                       block_sums<T, Mask::kFromY>);
+  });
   parallel_for(blocks.count, blocks.block_rows * channels, cpu_.threads(),
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t b = first; b < last; ++b) {
@@ -200,7 +201,7 @@ void CpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   check_operands(a);
   const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
   check_same_shape("batch_norm_backward_apply", activations);
-  check_fp32("batch_norm_backward_apply", activations);
+  check_activations("batch_norm_backward_apply", activations);
   if (a.x.shape.rows() == 0) return;
   const std::int64_t channels = a.x.shape.channels();
   auto* memory =
@@ -212,9 +213,10 @@ void CpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   const InputGradient work{
       {a.x, a.grad_y, a.y, scale}, mean_gradient, projection, a.grad_x, a.grad_residual,
       a.accumulate_residual};
-  const auto kernel =
-      choose_mask(a.relu, a.y, input_gradient_rows<Mask::kNone>, input_gradient_rows<Mask::kFromX>,
-                  input_gradient_rows<Mask::kFromY>);
+  const auto kernel = with_element_type(a.x.dtype, [&]<typename T>(T) {
+    return choose_mask(a.relu, a.y, input_gradient_rows<T, Mask::kNone>,
+                       input_gradient_rows<T, Mask::kFromX>, input_gradient_rows<T, Mask::kFromY>);
+  });
   parallel_for(a.x.shape.rows(), channels, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) { kernel(work, begin, end); });
 }

@@ -1,6 +1,7 @@
 // Moments and normalisation. Two passes over memory: one reads x, one reads x and writes y.
 
 #include "backend/cpu/batch_norm_kernels.h"
+#include "backend/cpu/element.h"
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
@@ -23,13 +24,14 @@ constexpr std::int64_t kPivotRows = 8;
 // from it are small, so that their squares do not cancel: not when |mean| is much larger than the
 // standard deviation, and not when the first row is an outlier. Of equal rows it is their very
 // value.
-void choose_pivot(const float* x, std::int64_t row_stride, std::int64_t rows, std::int64_t channels,
+template <typename T>
+void choose_pivot(const T* x, std::int64_t row_stride, std::int64_t rows, std::int64_t channels,
                   float* __restrict pivot) {
   const std::int64_t step = std::max<std::int64_t>(1, rows / kPivotRows);
   std::fill_n(pivot, channels, 0.0F);
   std::int64_t taken = 0;
   for (std::int64_t r = 0; r < rows; r += step, ++taken) {
-    const float* row = x + r * row_stride;
+    const T* row = x + r * row_stride;
     for (std::int64_t c = 0; c < channels; ++c) pivot[c] += row[c] - x[c];
   }
   const float share = 1.0F / static_cast<float>(taken);
@@ -37,7 +39,8 @@ void choose_pivot(const float* x, std::int64_t row_stride, std::int64_t rows, st
 }
 
 // sums += d, squares += d*d of one row, d = x - pivot; all [width].
-void add_deviations(const float* __restrict x, std::int64_t width, const float* __restrict pivot,
+template <typename T>
+void add_deviations(const T* __restrict x, std::int64_t width, const float* __restrict pivot,
                     float* __restrict sums, float* __restrict squares) {
 #pragma omp simd
   for (std::int64_t i = 0; i < width; ++i) {
@@ -49,7 +52,8 @@ void add_deviations(const float* __restrict x, std::int64_t width, const float* 
 
 // work [3, k * C]: the first [2, C] = sums of the deviations of `rows` rows and of their squares,
 // the last [k * C] = what they deviate from.
-void sum_run(const float* x, std::int64_t row_stride, std::int64_t rows, std::int64_t channels,
+template <typename T>
+void sum_run(const T* x, std::int64_t row_stride, std::int64_t rows, std::int64_t channels,
              std::int64_t k, float* work) {
   const std::int64_t width = k * channels;
   float* squares = work + width;
@@ -64,7 +68,7 @@ void sum_run(const float* x, std::int64_t row_stride, std::int64_t rows, std::in
       continue;
     }
     for (std::int64_t i = 0; i < k; ++i) {
-      const float* row = x + (r + i) * row_stride;
+      const T* row = x + (r + i) * row_stride;
       prefetch_to_read(row, row_stride, channels);
       add_deviations(row, channels, pivot, work + i * channels, squares + i * channels);
     }
@@ -91,15 +95,14 @@ void merge_run(const float* __restrict pivot, const float* __restrict sums, std:
 }
 
 // partial [2, C] = (mean, M2) of rows [begin, end); `work` [3, k * C].
+template <typename T>
 void block_moments(const Tensor& x, std::int64_t begin, std::int64_t end, std::int64_t k,
                    float* work, double* partial) {
   const std::int64_t channels = x.shape.channels();
-  const std::int64_t stride = x.row_stride;
   std::fill_n(partial, 2 * channels, 0.0);
   for (std::int64_t run = begin; run < end; run += kRunRows) {
     const std::int64_t rows = std::min(kRunRows, end - run);
-    const float* first = x.floats() + run * stride;
-    sum_run(first, stride, rows, channels, k, work);
+    sum_run(row_of<const T>(x, run), x.row_stride, rows, channels, k, work);
     merge_run(work + 2 * k * channels, work, rows, run - begin, channels, partial);
   }
 }
@@ -126,9 +129,9 @@ void finish_statistics(const BatchNormForward& a, std::int64_t channels) {
 }
 
 /// One pixel of y, which streams().
-template <bool kResidual, bool kRelu>
-void stream_normalized(const ChannelScale& scale, const float* x, const float* residual,
-                       std::int64_t channels, float* y) {
+template <bool kResidual, bool kRelu, typename T>
+void stream_normalized(const ChannelScale& scale, const T* x, const T* residual,
+                       std::int64_t channels, T* y) {
   for (std::int64_t c = 0; c < channels; c += vec::kLanes) {
     vec::Floats value = vec::fma(vec::load(x + c) - vec::load(scale.mean + c),
                                  vec::load(scale.scale + c), vec::load(scale.shift + c));
@@ -138,16 +141,16 @@ void stream_normalized(const ChannelScale& scale, const float* x, const float* r
   }
 }
 
-template <bool kResidual, bool kRelu, bool kStream>
+template <typename T, bool kResidual, bool kRelu, bool kStream>
 void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end) {
   const std::int64_t channels = n.x.shape.channels();
   const float* __restrict mean = n.scale.mean;
   const float* __restrict scale = n.scale.scale;
   const float* __restrict shift = n.scale.shift;
   for (std::int64_t row = begin; row < end; ++row) {
-    const float* x = n.x.floats() + row * n.x.row_stride;  // may be y
-    const float* residual = kResidual ? n.residual.floats() + row * n.residual.row_stride : nullptr;
-    float* y = n.y.floats() + row * n.y.row_stride;
+    const T* x = row_of<const T>(n.x, row);  // may be y
+    const T* residual = kResidual ? row_of<const T>(n.residual, row) : nullptr;
+    T* y = row_of<T>(n.y, row);
     prefetch_to_read(x, n.x.row_stride, channels);
     if constexpr (kStream) {
       stream_normalized<kResidual, kRelu>(n.scale, x, residual, channels, y);
@@ -165,17 +168,18 @@ void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end
   if constexpr (kStream) finish_streams();
 }
 
-template <bool kStream>
+template <typename T, bool kStream>
 NormalizeRows choose_normalize_rows(bool residual, bool relu) {
   if (!residual) {
-    return relu ? normalize_rows<false, true, kStream> : normalize_rows<false, false, kStream>;
+    return relu ? normalize_rows<T, false, true, kStream>
+                : normalize_rows<T, false, false, kStream>;
   }
-  return relu ? normalize_rows<true, true, kStream> : normalize_rows<true, false, kStream>;
+  return relu ? normalize_rows<T, true, true, kStream> : normalize_rows<T, true, false, kStream>;
 }
 
 void normalize_tensor(const Normalization& n, int threads) {
   check_same_shape("batch_norm", {&n.x, &n.residual, &n.y});
-  check_fp32("batch_norm", {&n.x, &n.residual, &n.y});
+  check_activations("batch_norm", {&n.x, &n.residual, &n.y});
   const NormalizeRows kernel = normalize_rows_of(n);
   parallel_for(n.x.shape.rows(), n.x.shape.channels(), threads,
                [&](std::int64_t begin, std::int64_t end) { kernel(n, begin, end); });
@@ -203,23 +207,25 @@ NormalizeRows normalize_rows_of(const Normalization& n) {
   // Dense outputs gain nothing: there the stores find their lines, which the processor foresees.
   const bool streamed =
       n.y.row_stride != n.y.shape.channels() && n.y.data != n.x.data && streams(n.y);
-  const auto choose = streamed ? choose_normalize_rows<true> : choose_normalize_rows<false>;
-  return choose(static_cast<bool>(n.residual), n.relu);
+  return with_element_type(n.y.dtype, [&]<typename T>(T) {
+    const auto choose = streamed ? choose_normalize_rows<T, true> : choose_normalize_rows<T, false>;
+    return choose(static_cast<bool>(n.residual), n.relu);
+  });
 }
 
 void CpuNorms::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
   check_batch_norm_moments(x, slots, parts);
-  check_fp32("batch_norm_moments", {&x});
+  check_activations("batch_norm_moments", {&x});
   const std::int64_t channels = x.shape.channels();
   const RowBlocks blocks(x.shape.rows(), parts);
   const std::int64_t k = rows_per_pass(channels);
   const ReductionScratch work(cpu_.scratch(ReductionScratch::bytes(blocks, channels, k)), blocks,
                               channels, k);
+  const auto moments = with_element_type(x.dtype, []<typename T>(T) { return block_moments<T>; });
   parallel_for(blocks.count, blocks.block_rows * channels, cpu_.threads(),
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t b = first; b < last; ++b) {
-                   block_moments(x, blocks.begin(b), blocks.end(b), k, work.run(b),
-                                 work.partial(b));
+                   moments(x, blocks.begin(b), blocks.end(b), k, work.run(b), work.partial(b));
                  }
                });
   parallel_for(parts, blocks.per_part * kMergeWork * channels, cpu_.threads(),

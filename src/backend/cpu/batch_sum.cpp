@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/map.h"
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/formulas.h"
@@ -13,13 +14,14 @@ namespace lockstep {
 namespace {
 
 /// Of one position of the samples. `slot`: [2, elements], from the position's first channel on.
+template <typename T>
 void sum_row(const Tensor& x, std::int64_t row, float* slot, std::int64_t elements) {
   const std::int64_t channels = x.shape.channels();
   const std::int64_t sample_stride = x.shape.rows_per_sample() * x.row_stride;
   constexpr std::int64_t kBlock = 64;  // channels whose sums stay in the cache
   for (std::int64_t begin = 0; begin < channels; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, channels - begin);
-    const float* source = x.floats() + row * x.row_stride + begin;
+    const T* source = row_of<const T>(x, row) + begin;
     double sums[kBlock] = {};
     for (std::int64_t n = 0; n < x.shape.batch(); ++n, source += sample_stride) {
       for (std::int64_t c = 0; c < count; ++c) sums[c] += static_cast<double>(source[c]);
@@ -36,12 +38,13 @@ void sum_row(const Tensor& x, std::int64_t row, float* slot, std::int64_t elemen
 
 void CpuSums::sum_over_batch(const Tensor& x, float* slot) {
   check_sum_over_batch(x, slot);
-  check_fp32("sum_over_batch", {&x});
+  check_activations("sum_over_batch", {&x});
+  const auto sum_of = with_element_type(x.dtype, []<typename T>(T) { return sum_row<T>; });
   const std::int64_t rows = x.shape.rows_per_sample(), channels = x.shape.channels();
   parallel_for(rows, channels * std::max<std::int64_t>(1, x.shape.batch()), cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t row = begin; row < end; ++row) {
-                   sum_row(x, row, slot + row * channels, rows * channels);
+                   sum_of(x, row, slot + row * channels, rows * channels);
                  }
                });
 }
@@ -49,7 +52,7 @@ void CpuSums::sum_over_batch(const Tensor& x, float* slot) {
 void CpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) {
   check_broadcast_sum(slots, y);
   if (y.shape.elements() == 0) return;
-  check_fp32("broadcast_sum", {&y});
+  check_activations("broadcast_sum", {&y});
   const std::int64_t rows = y.shape.rows_per_sample(), channels = y.shape.channels();
   const std::int64_t elements = rows * channels;
   auto* sums =
@@ -66,22 +69,23 @@ void CpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bo
       sums[i] = static_cast<float>(sum);
     }
   });
-  parallel_for(y.shape.rows(), channels, cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      float* target = y.floats() + row * y.row_stride;
-      const float* sum = sums + row % rows * channels;
-      for (std::int64_t c = 0; c < channels; ++c) {
-        target[c] = accumulate ? target[c] + sum[c] : sum[c];
-      }
-    }
-  });
+  const auto write = [&]<typename T>(T) {
+    parallel_for(y.shape.rows(), channels, cpu_.threads(),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row) {
+                     map_stretch(Identity(), channels, accumulate, row_of<T>(y, row),
+                                 sums + row % rows * channels);
+                   }
+                 });
+  };
+  with_element_type(y.dtype, write);
 }
 
 void CpuSums::sum_over_images(const Tensor& x, float* sum) {
   check_sum_over_images(x, sum);
-  check_fp32("sum_over_images", {&x});
-  LOCKSTEP_CHECK(x.dense(), "sum_over_images: expected a dense tensor, got row stride ",
-                 x.row_stride, " for ", to_string(x.shape));
+  LOCKSTEP_CHECK(x.dense() && x.dtype == DType::kFloat32,
+                 "sum_over_images: expected a dense tensor of fp32, got ", to_string(x.dtype),
+                 " of ", to_string(x.shape), " with row stride ", x.row_stride);
   const std::int64_t images = x.shape.batch();
   if (images == 0) return;
   const std::int64_t elements = x.shape.elements() / images;

@@ -29,13 +29,6 @@ void* allocate_aligned(std::size_t bytes) {
   return data;
 }
 
-// bf16 is the upper half of fp32; rounded to nearest, ties to even. Not meant for NaN.
-std::uint16_t to_bfloat16(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
-}
-
 template <typename T>
 void fill_elements(const Tensor& tensor, T value, int threads) {
   T* data = static_cast<T*>(tensor.data);
@@ -55,6 +48,21 @@ void copy_elements(const Tensor& source, const Tensor& destination, int threads)
 }
 
 }  // namespace
+
+void convert(const Tensor& source, const Tensor& destination, bool accumulate, int threads) {
+  if (source.data == destination.data && !accumulate) return;
+  for (const Tensor* each : {&source, &destination}) check_activations("copy", {each});
+  with_element_type(source.dtype, [&]<typename From>(From) {
+    with_element_type(destination.dtype, [&]<typename To>(To) {
+      for_each_stretch<2>(source.shape, {source.row_stride, destination.row_stride}, threads,
+                          [&](const auto& at, std::int64_t count) {
+                            map_stretch(Identity(), count, accumulate,
+                                        static_cast<To*>(destination.data) + at[1],
+                                        static_cast<const From*>(source.data) + at[0]);
+                          });
+    });
+  });
+}
 
 CpuContext::CpuContext(const Device& device, int threads)
     : device_(device), threads_(threads), allocated_(std::make_shared<AllocationCount>()) {
@@ -103,7 +111,7 @@ void CpuBackend::fill(const Tensor& tensor, float value) {
     case DType::kFloat32:
       return fill_elements(tensor, value, cpu_.threads());
     case DType::kBFloat16:
-      return fill_elements(tensor, to_bfloat16(value), cpu_.threads());
+      return fill_elements(tensor, BFloat16(value), cpu_.threads());
     case DType::kFloat16:
       throw Error("fp16 tensors live on GPUs only; the CPU has fp32 and bf16");
     case DType::kUInt8:
@@ -119,8 +127,7 @@ void CpuBackend::copy(const Tensor& source, const Tensor& destination, bool accu
   if (source.dtype == destination.dtype && !accumulate) {
     return copy_elements(source, destination, cpu_.threads());
   }
-  check_fp32("copy that converts or accumulates", {&source, &destination});
-  map(Identity(), destination, true, cpu_.threads(), source);
+  convert(source, destination, accumulate, cpu_.threads());
 }
 
 }  // namespace lockstep

@@ -119,7 +119,7 @@ void CpuLosses::dice_sums(const DiceSums& arguments) {
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
   check_labels(shape, arguments.labels);
-  check_fp32("dice_sums", {&arguments.logits});
+  check_activations("dice_sums", {&arguments.logits});
   const std::int64_t classes = shape.channels(), image = shape.rows_per_sample();
   const std::int64_t per_image = (image + kTaskRows - 1) / kTaskRows;
   const std::int64_t tasks = shape.batch() * per_image;
@@ -150,7 +150,7 @@ void CpuLosses::dice_losses(const DiceLosses& arguments) {
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
   check_labels(shape, arguments.labels);
-  check_fp32("dice_losses", {&arguments.logits, &arguments.grad_logits});
+  check_activations("dice_losses", {&arguments.logits, &arguments.grad_logits});
   const std::int64_t classes = shape.channels(), image = shape.rows_per_sample();
   const double normalizer = arguments.normalizer.get();
   const bool whole = arguments.sums.shape.batch() == 1;

@@ -1,10 +1,14 @@
 // Losses of elements, whatever their formula is. Every image has sums of its own, each of a fixed
 // number of rows, which are added in the images' order: so a sum does not depend on threads.
 
+#include <omp.h>
+
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 
+#include "backend/cpu/map.h"
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/formulas.h"
@@ -16,18 +20,37 @@ namespace {
 
 constexpr std::int64_t kTaskElements = 16384;  // of a partial sum, where a row has not more
 
-ElementRows rows_of(const ElementLosses& a, float share, std::int64_t begin, std::int64_t end) {
-  const bool gradient = static_cast<bool>(a.grad_output);
-  return {
-      .output = a.output.floats() + begin * a.output.row_stride,
-      .target = a.target.floats() + begin * a.target.row_stride,
-      .gradient = gradient ? a.grad_output.floats() + begin * a.grad_output.row_stride : nullptr,
-      .output_stride = a.output.row_stride,
-      .target_stride = a.target.row_stride,
-      .gradient_stride = gradient ? a.grad_output.row_stride : 0,
-      .rows = end - begin,
-      .channels = a.output.shape.channels(),
-      .share = share};
+Tensor rows_of(const Tensor& tensor, std::int64_t begin, std::int64_t end) {
+  Tensor rows = tensor;
+  rows.shape = {end - begin, tensor.shape.channels()};
+  rows.data = static_cast<std::byte*>(tensor.data) +
+              static_cast<std::size_t>(begin * tensor.row_stride) * size_of(tensor.dtype);
+  return rows;
+}
+
+/// The sum over rows [begin, end); writes their gradient. `memory`: of two such stretches.
+double sum_rows(const ElementLosses& a, float share, std::int64_t begin, std::int64_t end,
+                float* memory) {
+  const Tensor stored = rows_of(a.output, begin, end), target = rows_of(a.target, begin, end);
+  const Tensor output = in_fp32(stored, memory);
+  convert(stored, output, false, 1);
+  ElementRows rows{.output = output.floats(),
+                   .target = target.floats(),
+                   .gradient = nullptr,
+                   .output_stride = output.row_stride,
+                   .target_stride = target.row_stride,
+                   .gradient_stride = 0,
+                   .rows = end - begin,
+                   .channels = output.shape.channels(),
+                   .share = share};
+  if (!a.grad_output) return a.formula->sum(rows);
+  const Tensor to = rows_of(a.grad_output, begin, end);
+  const Tensor gradient = in_fp32(to, memory + output.shape.elements());
+  rows.gradient = gradient.floats();
+  rows.gradient_stride = gradient.row_stride;
+  const double sum = a.formula->sum(rows);
+  convert(gradient, to, false, 1);
+  return sum;
 }
 
 /// Adds the images' sums, of `parts` each, to the loss.
@@ -51,22 +74,27 @@ void CpuLosses::element_losses(const ElementLosses& arguments) {
   const Shape& shape = arguments.output.shape;
   if (shape.elements() == 0) return;
   check_target(shape, arguments.target);
-  check_alike("element_losses", {&arguments.output, &arguments.grad_output});
-  check_fp32("element_losses", {&arguments.output});
+  check_same_shape("element_losses", {&arguments.output, &arguments.grad_output});
+  check_activations("element_losses", {&arguments.output, &arguments.grad_output});
   const float share = mean_share(arguments.normalizer.get(), arguments.grad_scale.get());
   const std::int64_t image = shape.rows_per_sample();
   const std::int64_t rows = std::max<std::int64_t>(1, kTaskElements / shape.channels());
   const std::int64_t per_image = (image + rows - 1) / rows;
   const std::int64_t tasks = shape.batch() * per_image;
-  auto* sums = static_cast<double*>(cpu_.scratch(static_cast<std::size_t>(tasks) * sizeof(double)));
+  const bool copies = arguments.output.dtype != DType::kFloat32;
+  const std::int64_t copied = copies ? 2 * rows * shape.channels() : 0;  // of a thread
+  auto* sums = static_cast<double*>(
+      cpu_.scratch(static_cast<std::size_t>(tasks) * sizeof(double) +
+                   static_cast<std::size_t>(cpu_.threads() * copied) * sizeof(float)));
+  auto* memory = reinterpret_cast<float*>(sums + tasks);
   parallel_for(tasks, std::min(rows, image) * shape.channels(), cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t t = begin; t < end; ++t) {
                    const std::int64_t n = t / per_image, row = t % per_image * rows;
                    const float of_image = share * weight_of(arguments.sample_weights, n);
-                   sums[t] =
-                       arguments.formula->sum(rows_of(arguments, of_image, n * image + row,
-                                                      n * image + std::min(image, row + rows)));
+                   sums[t] = sum_rows(arguments, of_image, n * image + row,
+                                      n * image + std::min(image, row + rows),
+                                      memory + omp_get_thread_num() * copied);
                  }
                });
   add_to_loss(arguments, sums, per_image);

@@ -21,7 +21,7 @@ struct GroupInputGradient {
   bool accumulate_residual;
 };
 
-template <Mask kMask>
+template <typename T, Mask kMask>
 void group_gradient_rows(const GroupInputGradient& a, std::int64_t begin, std::int64_t end) {
   const MaskedGradient& g = a.gradient;
   const std::int64_t channels = g.x.shape.channels();
@@ -30,16 +30,15 @@ void group_gradient_rows(const GroupInputGradient& a, std::int64_t begin, std::i
   const float* __restrict shift = g.scale.shift;
   const float* __restrict offset = a.offset;
   const float* __restrict slope = a.slope;
-  RowPointers rows(g, begin);
+  RowPointers<T> rows(g, begin);
   for (std::int64_t row = begin; row < end; ++row, rows.advance(1)) {
     if (a.grad_residual) {
-      residual_row<kMask>(rows, g.scale, channels,
-                          a.grad_residual.floats() + row * a.grad_residual.row_stride,
+      residual_row<kMask>(rows, g.scale, channels, row_of<T>(a.grad_residual, row),
                           a.accumulate_residual);
     }
     rows.prefetch(0, channels);
-    const RowPointers at = rows;
-    float* grad_x = a.grad_x.floats() + row * a.grad_x.row_stride;
+    const RowPointers<T> at = rows;
+    T* grad_x = row_of<T>(a.grad_x, row);
     prefetch_to_write(grad_x, a.grad_x.row_stride, channels);
 #pragma omp simd
     for (std::int64_t c = 0; c < channels; ++c) {
@@ -109,9 +108,10 @@ void CpuNorms::group_norm_backward_image(const GroupNormBackward& a, const Group
       image_of(a.grad_x, image),
       image_of(a.grad_residual, image),
       a.accumulate_residual};
-  const auto kernel =
-      choose_mask(a.relu, a.y, group_gradient_rows<Mask::kNone>, group_gradient_rows<Mask::kFromX>,
-                  group_gradient_rows<Mask::kFromY>);
+  const auto kernel = with_element_type(a.x.dtype, [&]<typename T>(T) {
+    return choose_mask(a.relu, a.y, group_gradient_rows<T, Mask::kNone>,
+                       group_gradient_rows<T, Mask::kFromX>, group_gradient_rows<T, Mask::kFromY>);
+  });
   parallel_for(of.rows, of.channels, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) { kernel(work, begin, end); });
 }
@@ -120,7 +120,7 @@ void CpuNorms::group_norm_backward(const GroupNormBackward& a) {
   check_operands(a);
   const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
   check_same_shape("group_norm_backward", activations);
-  check_fp32("group_norm_backward", activations);
+  check_activations("group_norm_backward", activations);
   const GroupShape of("group_norm_backward", a.x.shape, a.groups);
   const std::int64_t size = 2 * of.channels;
   const auto node = [&](int index) { return a.work + (of.images + index) * size; };

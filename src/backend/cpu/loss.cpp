@@ -242,13 +242,14 @@ void check_label_values(const Task& task, std::int64_t rows, int threads) {
 /// The arguments of a cross-entropy of which no loss is wanted.
 Task checked_task(const CrossEntropy& arguments, int threads) {
   check_labels(arguments.logits.shape, arguments.labels);
-  check_fp32("cross_entropy", {&arguments.logits, &arguments.grad_logits});
+  check_activations("cross_entropy", {&arguments.logits, &arguments.grad_logits});
   Task task(arguments);
   check_label_values(task, arguments.logits.shape.rows(), threads);
   return task;
 }
 
-int largest_of(const float* logits, std::int64_t classes) {
+template <typename T>
+int largest_of(const T* logits, std::int64_t classes) {
   int best = 0;
   for (int c = 1; c < classes; ++c) {
     if (logits[c] > logits[best]) best = c;
@@ -310,15 +311,17 @@ void CpuLosses::confusion_matrix(const Tensor& logits, const Tensor& labels, std
   const std::int64_t rows = logits.shape.rows();
   if (rows == 0) return;
   check_labels(logits.shape, labels);
-  check_fp32("confusion_matrix", {&logits});
+  check_activations("confusion_matrix", {&logits});
   const std::int64_t classes = logits.shape.channels();
   auto* predictions = static_cast<std::uint16_t*>(
       cpu_.scratch(static_cast<std::size_t>(rows) * sizeof(std::uint16_t)));
-  parallel_for(rows, classes, cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const float* pixel = logits.floats() + row * logits.row_stride;
-      predictions[row] = static_cast<std::uint16_t>(largest_of(pixel, classes));
-    }
+  with_element_type(logits.dtype, [&]<typename T>(T) {
+    parallel_for(rows, classes, cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* pixel = row_of<const T>(logits, row);
+        predictions[row] = static_cast<std::uint16_t>(largest_of(pixel, classes));
+      }
+    });
   });
   for (std::int64_t row = 0; row < rows; ++row) {
     const int label = labels.labels()[row * labels.row_stride];

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backend/cpu/batch_norm_kernels.h"
+#include "backend/cpu/element.h"
 #include "backend/cpu/prefetch.h"
 #include "backend/formulas.h"
 #include "lockstep/core/tensor.h"
@@ -48,16 +49,17 @@ inline float masked(float grad, float x, float y, float mean, float scale, float
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(grad) & keep);
 }
 
+template <typename T>
 struct RowPointers {
-  const float* x;
-  const float* grad_y;
-  const float* y;  // grad_y where no y is needed: readable, never used
+  const T* x;
+  const T* grad_y;
+  const T* y;  // grad_y where no y is needed: readable, never used
   std::int64_t x_stride, grad_y_stride, y_stride;
 
   RowPointers(const MaskedGradient& g, std::int64_t row)
-      : x(g.x.floats() + row * g.x.row_stride),
-        grad_y(g.grad_y.floats() + row * g.grad_y.row_stride),
-        y(g.y ? g.y.floats() + row * g.y.row_stride : grad_y),
+      : x(row_of<const T>(g.x, row)),
+        grad_y(row_of<const T>(g.grad_y, row)),
+        y(g.y ? row_of<const T>(g.y, row) : grad_y),
         x_stride(g.x.row_stride),
         grad_y_stride(g.grad_y.row_stride),
         y_stride(g.y ? g.y.row_stride : grad_y_stride) {}
@@ -74,10 +76,10 @@ struct RowPointers {
 };
 
 /// Before grad_x is written, because that may be the same memory as grad_y.
-template <Mask kMask>
-void residual_row(const RowPointers& rows, const ChannelScale& channel, std::int64_t channels,
-                  float* grad_residual, bool accumulate) {
-  const RowPointers at = rows;
+template <Mask kMask, typename T>
+void residual_row(const RowPointers<T>& rows, const ChannelScale& channel, std::int64_t channels,
+                  T* grad_residual, bool accumulate) {
+  const RowPointers<T> at = rows;
 #pragma omp simd
   for (std::int64_t c = 0; c < channels; ++c) {
     const float grad = masked<kMask>(at.grad_y[c], at.x[c], at.y[c], channel.mean[c],

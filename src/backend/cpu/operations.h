@@ -65,6 +65,8 @@ class CpuConvolutions final : public ConvolutionOperations {
                         const float* bias, const BatchNormInference& normalization) override;
 
  private:
+  class Parts;
+
   CpuContext& cpu_;
   const bool bf16_;
   std::unique_ptr<ConvCache> cache_;

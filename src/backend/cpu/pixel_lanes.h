@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "backend/cpu/element.h"
 #include "backend/cpu/exp_log.h"
 #include "backend/cpu/vec.h"
 #include "backend/operand_checks.h"
@@ -47,15 +48,16 @@ template <typename Body>
 /// values [class]. Lanes beyond `pixels` get the last pixel's logits.
 [[gnu::always_inline]] inline void load_logits(const Tensor& logits, std::int64_t begin,
                                                std::int64_t pixels, Floats* values) {
-  const std::int64_t stride = logits.row_stride;
-  const float* source = static_cast<const float*>(logits.data) + begin * stride;
-  for_each_class_lanes(logits.shape.channels(), [&](std::int64_t first, std::int64_t lanes) {
-    Floats rows[vec::kLanes];
-    for (std::int64_t p = 0; p < vec::kLanes; ++p) {
-      rows[p] = vec::load(source + std::min(p, pixels - 1) * stride + first, lanes);
-    }
-    simd::transpose(rows);
-    for (int k = 0; k < vec::kLanes; ++k) values[first + k] = rows[k];
+  with_element_type(logits.dtype, [&]<typename T>(T) {
+    const T* source = row_of<const T>(logits, begin);
+    for_each_class_lanes(logits.shape.channels(), [&](std::int64_t first, std::int64_t lanes) {
+      Floats rows[vec::kLanes];
+      for (std::int64_t p = 0; p < vec::kLanes; ++p) {
+        rows[p] = vec::load(source + std::min(p, pixels - 1) * logits.row_stride + first, lanes);
+      }
+      simd::transpose(rows);
+      for (int k = 0; k < vec::kLanes; ++k) values[first + k] = rows[k];
+    });
   });
 }
 
@@ -64,14 +66,16 @@ template <typename Body>
 template <typename Gradient>
 [[gnu::always_inline]] inline void store_classes(const Tensor& to, std::int64_t begin,
                                                  std::int64_t pixels, const Gradient& gradient) {
-  float* target = static_cast<float*>(to.data) + begin * to.row_stride;
-  for_each_class_lanes(to.shape.channels(), [&](std::int64_t first, std::int64_t lanes) {
-    Floats rows[vec::kLanes];
-    for (int k = 0; k < vec::kLanes; ++k) rows[k] = gradient(first, k);
-    simd::transpose(rows);
-    for (std::int64_t p = 0; p < pixels; ++p) {
-      vec::store(target + p * to.row_stride + first, rows[p], lanes);
-    }
+  with_element_type(to.dtype, [&]<typename T>(T) {
+    T* target = row_of<T>(to, begin);
+    for_each_class_lanes(to.shape.channels(), [&](std::int64_t first, std::int64_t lanes) {
+      Floats rows[vec::kLanes];
+      for (int k = 0; k < vec::kLanes; ++k) rows[k] = gradient(first, k);
+      simd::transpose(rows);
+      for (std::int64_t p = 0; p < pixels; ++p) {
+        vec::store(target + p * to.row_stride + first, rows[p], lanes);
+      }
+    });
   });
 }
 

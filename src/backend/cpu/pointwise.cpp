@@ -17,11 +17,12 @@ struct Dropout {
 };
 
 // Element e of a sample takes the e-th number of the sample's own stream.
+template <typename T>
 void drop_sample(const Tensor& x, const Tensor& y, const Dropout& dropout, std::uint64_t sample) {
   Rng rng(dropout.seed, RngPurpose::kDropout, sample);
   for (std::int64_t row = 0; row < x.shape.rows(); ++row) {
-    const float* from = x.floats() + row * x.row_stride;
-    float* to = y.floats() + row * y.row_stride;
+    const T* from = row_of<const T>(x, row);
+    T* to = row_of<T>(y, row);
     for (std::int64_t c = 0; c < x.shape.channels(); ++c) {
       const float value = dropout.element(from[c], rng.uniform());
       to[c] = dropout.accumulate ? to[c] + value : value;
@@ -35,7 +36,7 @@ void CpuActivations::activation_forward(const Activation& activation, const Tens
                                         const Tensor& y) {
   check_activation_forward(x, y);
   check_same_shape("activation_forward", {&x, &y});
-  check_fp32("activation_forward", {&x, &y});
+  check_activations("activation_forward", {&x, &y});
   with_activation(activation, [&](const auto& f) { map(f, y, false, cpu_.threads(), x); });
 }
 
@@ -44,7 +45,7 @@ void CpuActivations::activation_backward(const Activation& activation, const Ten
                                          bool accumulate) {
   check_activation_backward(saved, grad_y, grad_x);
   check_same_shape("activation_backward", {&saved, &grad_y, &grad_x});
-  check_fp32("activation_backward", {&saved, &grad_y, &grad_x});
+  check_activations("activation_backward", {&saved, &grad_y, &grad_x});
   with_activation(activation, [&](const auto& f) {
     map(ActivationGradient{f}, grad_x, accumulate, cpu_.threads(), saved, grad_y);
   });
@@ -55,15 +56,16 @@ void CpuActivations::dropout(const Tensor& x, const Tensor& y, float p,
                              bool accumulate) {
   check_dropout(x, y);
   check_same_shape("dropout", {&x, &y});
-  check_fp32("dropout", {&x, &y});
+  check_activations("dropout", {&x, &y});
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
   const Dropout dropout{DropoutElement(p), seed.get(), accumulate};
+  const auto drop = with_element_type(x.dtype, []<typename T>(T) { return drop_sample<T>; });
   const std::int64_t sample_elements = x.shape.rows_per_sample() * x.shape.channels();
   parallel_for(x.shape.batch(), sample_elements, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t n = begin; n < end; ++n) {
-                   drop_sample(x.sample_range(n, 1), y.sample_range(n, 1), dropout,
-                               static_cast<std::uint64_t>(sample_offset + n));
+                   drop(x.sample_range(n, 1), y.sample_range(n, 1), dropout,
+                        static_cast<std::uint64_t>(sample_offset + n));
                  }
                });
 }

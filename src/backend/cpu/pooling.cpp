@@ -3,7 +3,9 @@
 // threads write the same value and the order of additions is fixed.
 
 #include <algorithm>
+#include <cmath>
 
+#include "backend/cpu/element.h"
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
@@ -26,13 +28,14 @@ inline Ints wins_by_lane(Floats candidate, Floats best) {
 }
 
 /// One pixel of y from the four pixels below it.
-void max_of_four(const float* top, const float* bottom, std::int64_t stride, std::int64_t channels,
-                 float* y, std::uint8_t* winners) {
+template <typename T>
+void max_of_four(const T* top, const T* bottom, std::int64_t stride, std::int64_t channels, T* y,
+                 std::uint8_t* winners) {
   vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
     Floats best = vec::load(top + c, lanes);
     Ints winner{};
     Ints position{};
-    for (const float* pixel : {top + stride, bottom, bottom + stride}) {
+    for (const T* pixel : {top + stride, bottom, bottom + stride}) {
       const Floats candidate = vec::load(pixel + c, lanes);
       const Ints better = wins_by_lane(candidate, best);
       position += 1;
@@ -45,13 +48,14 @@ void max_of_four(const float* top, const float* bottom, std::int64_t stride, std
 }
 
 /// One pixel of y from any window.
+template <typename T>
 void max_of_window(const PoolGeometry& g, const Tensor& x, std::int64_t sample, std::int64_t oy,
-                   std::int64_t ox, float* y, std::uint8_t* winners) {
+                   std::int64_t ox, T* y, std::uint8_t* winners) {
   const std::int64_t channels = x.shape.channels();
   const IndexRange rows = covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height());
   const IndexRange columns =
       covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width());
-  const float* image = x.floats() + sample * x.shape.height() * x.shape.width() * x.row_stride;
+  const T* image = row_of<const T>(x, sample * x.shape.height() * x.shape.width());
   vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
     Floats best{};
     Ints winner{};
@@ -75,6 +79,7 @@ void max_of_window(const PoolGeometry& g, const Tensor& x, std::int64_t sample, 
 }
 
 /// One row of y, 2x2 windows.
+template <typename T>
 void max_pool_two_rows(const Tensor& x, const Tensor& y, const Tensor& winners, std::int64_t row) {
   const std::int64_t channels = y.shape.channels();
   const std::int64_t width = y.shape.width();
@@ -82,12 +87,12 @@ void max_pool_two_rows(const Tensor& x, const Tensor& y, const Tensor& winners, 
   const std::int64_t y_stride = y.row_stride;
   const std::int64_t sample = row / y.shape.height();
   const std::int64_t iy = 2 * (row % y.shape.height());
-  const float* top = x.floats() + (sample * x.shape.height() + iy) * x.shape.width() * x_stride;
-  const float* bottom = top + x.shape.width() * x_stride;
-  float* best = y.floats() + row * width * y_stride;
+  const T* top = row_of<const T>(x, (sample * x.shape.height() + iy) * x.shape.width());
+  const T* bottom = top + x.shape.width() * x_stride;
+  T* best = row_of<T>(y, row * width);
   std::uint8_t* winner = winners.bytes() + row * width * channels;
   for (std::int64_t ox = 0; ox < width; ++ox) {
-    for (const float* pixel : {top, top + x_stride, bottom, bottom + x_stride}) {
+    for (const T* pixel : {top, top + x_stride, bottom, bottom + x_stride}) {
       prefetch_to_read(pixel, x_stride, channels);
     }
     max_of_four(top, bottom, x_stride, channels, best, winner);
@@ -98,21 +103,22 @@ void max_pool_two_rows(const Tensor& x, const Tensor& y, const Tensor& winners, 
   }
 }
 
+template <typename T>
 void max_pool_row(const PoolGeometry& g, const Tensor& x, const Tensor& y, const Tensor& winners,
                   std::int64_t row) {
-  if (is_two_by_two(g)) return max_pool_two_rows(x, y, winners, row);
+  if (is_two_by_two(g)) return max_pool_two_rows<T>(x, y, winners, row);
   const std::int64_t sample = row / y.shape.height();
   const std::int64_t oy = row % y.shape.height();
   for (std::int64_t ox = 0; ox < y.shape.width(); ++ox) {
     const std::int64_t pixel = row * y.shape.width() + ox;
-    max_of_window(g, x, sample, oy, ox, y.floats() + pixel * y.row_stride,
+    max_of_window(g, x, sample, oy, ox, row_of<T>(y, pixel),
                   winners.bytes() + pixel * y.shape.channels());
   }
 }
 
 /// target = value or target += value.
-template <bool kAccumulate>
-inline void put(float* target, Floats value, std::int64_t lanes) {
+template <bool kAccumulate, typename T>
+inline void put(T* target, Floats value, std::int64_t lanes) {
   if constexpr (kAccumulate) value = vec::load(target, lanes) + value;
   vec::store(target, value, lanes);
 }
@@ -122,10 +128,37 @@ inline Floats won(Ints winner, std::int32_t position, Floats gradient) {
   return winner == position ? gradient : Floats{};
 }
 
-/// One row of grad_x. The first window writes when not accumulating, the others add.
-template <bool kAccumulate>
+/// Where a window lies in an image, or the windows that cover a pixel.
+struct Area {
+  IndexRange rows, columns;
+
+  std::int64_t positions() const { return (rows.end - rows.begin) * (columns.end - columns.begin); }
+};
+
+/// One pixel of grad_x from the windows that cover it: add(oy, ox, first, count, sums) adds what
+/// one gives channels [first, first + count).
+template <typename T, typename Add>
+void gather(const Area& windows, std::int64_t channels, bool accumulate, T* target,
+            const Add& add) {
+  constexpr std::int64_t kBlock = 64;  // channels whose sums stay in a first-level cache
+  for (std::int64_t first = 0; first < channels; first += kBlock) {
+    const std::int64_t count = std::min(kBlock, channels - first);
+    float sums[kBlock] = {};
+    if (accumulate) std::copy_n(target + first, count, sums);
+    for (std::int64_t oy = windows.rows.begin; oy < windows.rows.end; ++oy) {
+      for (std::int64_t ox = windows.columns.begin; ox < windows.columns.end; ++ox) {
+        add(oy, ox, first, count, sums);
+      }
+    }
+#pragma omp simd
+    for (std::int64_t c = 0; c < count; ++c) target[first + c] = sums[c];
+  }
+}
+
+/// One row of grad_x.
+template <typename T>
 void max_pool_grad_row(const PoolGeometry& g, const Tensor& winners, const Tensor& grad_y,
-                       const Tensor& grad_x, std::int64_t row) {
+                       const Tensor& grad_x, bool accumulate, std::int64_t row) {
   const Shape& in = grad_x.shape;
   const Shape& out = grad_y.shape;
   const std::int64_t channels = in.channels();
@@ -133,32 +166,31 @@ void max_pool_grad_row(const PoolGeometry& g, const Tensor& winners, const Tenso
   const std::int64_t iy = row % in.height();
   const IndexRange rows = covering_windows(iy, g.kernel_h, g.stride_h, g.padding_h, out.height());
   for (std::int64_t ix = 0; ix < in.width(); ++ix) {
-    float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
-    prefetch_to_write(target, grad_x.row_stride, in.channels());
-    if constexpr (!kAccumulate) std::fill_n(target, channels, 0.0F);
-    const IndexRange columns =
-        covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
-    for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
-      for (std::int64_t ox = columns.begin; ox < columns.end; ++ox) {
-        const std::int64_t pixel = (sample * out.height() + oy) * out.width() + ox;
-        const float* gradient = grad_y.floats() + pixel * grad_y.row_stride;
-        const std::uint8_t* winner = winners.bytes() + pixel * channels;
-        const std::int32_t position =
-            static_cast<std::int32_t>((iy + g.padding_h - oy * g.stride_h) * g.kernel_w +
-                                      (ix + g.padding_w - ox * g.stride_w));
-        vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
-          put<true>(
-              target + c,
-              won(vec::load_bytes(winner + c, lanes), position, vec::load(gradient + c, lanes)),
-              lanes);
+    T* target = row_of<T>(grad_x, row * in.width() + ix);
+    prefetch_to_write(target, grad_x.row_stride, channels);
+    const Area windows{rows,
+                       covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width())};
+    gather(
+        windows, channels, accumulate, target,
+        [&](std::int64_t oy, std::int64_t ox, std::int64_t first, std::int64_t count, float* sums) {
+          const std::int64_t pixel = (sample * out.height() + oy) * out.width() + ox;
+          const T* gradient = row_of<const T>(grad_y, pixel) + first;
+          const std::uint8_t* winner = winners.bytes() + pixel * channels + first;
+          const auto position =
+              static_cast<std::int32_t>((iy + g.padding_h - oy * g.stride_h) * g.kernel_w +
+                                        (ix + g.padding_w - ox * g.stride_w));
+          vec::for_each_lanes(count, [&](std::int64_t c, std::int64_t lanes) {
+            put<true>(
+                sums + c,
+                won(vec::load_bytes(winner + c, lanes), position, vec::load(gradient + c, lanes)),
+                lanes);
+          });
         });
-      }
-    }
   }
 }
 
 /// The 2x2 case: one row of windows writes two rows of grad_x.
-template <bool kAccumulate>
+template <typename T, bool kAccumulate>
 void max_pool_grad_two_rows(const Tensor& winners, const Tensor& grad_y, const Tensor& grad_x,
                             std::int64_t row) {
   const std::int64_t channels = grad_y.shape.channels();
@@ -167,14 +199,14 @@ void max_pool_grad_two_rows(const Tensor& winners, const Tensor& grad_y, const T
   const std::int64_t y_stride = grad_y.row_stride;
   const std::int64_t sample = row / grad_y.shape.height();
   const std::int64_t iy = 2 * (row % grad_y.shape.height());
-  const std::int64_t row_floats = grad_x.shape.width() * stride;
-  float* top = grad_x.floats() + (sample * grad_x.shape.height() + iy) * row_floats;
-  float* bottom = top + row_floats;
-  const float* gradient = grad_y.floats() + row * width * y_stride;
+  const std::int64_t in_width = grad_x.shape.width();
+  T* top = row_of<T>(grad_x, (sample * grad_x.shape.height() + iy) * in_width);
+  T* bottom = top + in_width * stride;
+  const T* gradient = row_of<const T>(grad_y, row * width);
   const std::uint8_t* winner = winners.bytes() + row * width * channels;
   for (std::int64_t ox = 0; ox < width; ++ox) {
     prefetch_to_read(gradient, y_stride, channels);
-    for (const float* target : {top, top + stride, bottom, bottom + stride}) {
+    for (const T* target : {top, top + stride, bottom, bottom + stride}) {
       prefetch_to_write(target, stride, channels);
     }
     vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
@@ -192,18 +224,20 @@ void max_pool_grad_two_rows(const Tensor& winners, const Tensor& grad_y, const T
   }
 }
 
-template <bool kAccumulate>
+template <typename T>
 void max_pool_backward_rows(const PoolGeometry& g, const Tensor& winners, const Tensor& grad_y,
-                            const Tensor& grad_x, int threads) {
+                            const Tensor& grad_x, bool accumulate, int threads) {
   const Shape& in = grad_x.shape;
   const Shape& out = grad_y.shape;
   const std::int64_t row_elements = in.width() * in.channels();
   // Odd extents leave a row or column that no window covers: the general code writes its zeros.
   if (is_two_by_two(g) && in.height() % 2 == 0 && in.width() % 2 == 0) {
+    const auto grad_rows =
+        accumulate ? max_pool_grad_two_rows<T, true> : max_pool_grad_two_rows<T, false>;
     parallel_for(out.batch() * out.height(), 2 * row_elements, threads,
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t row = begin; row < end; ++row) {
-                     max_pool_grad_two_rows<kAccumulate>(winners, grad_y, grad_x, row);
+                     grad_rows(winners, grad_y, grad_x, row);
                    }
                  });
     return;
@@ -211,22 +245,15 @@ void max_pool_backward_rows(const PoolGeometry& g, const Tensor& winners, const 
   parallel_for(in.batch() * in.height(), row_elements, threads,
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t row = begin; row < end; ++row) {
-                   max_pool_grad_row<kAccumulate>(g, winners, grad_y, grad_x, row);
+                   max_pool_grad_row<T>(g, winners, grad_y, grad_x, accumulate, row);
                  }
                });
 }
 
-/// Where a window lies in an image.
-struct Area {
-  IndexRange rows, columns;
-
-  std::int64_t positions() const { return (rows.end - rows.begin) * (columns.end - columns.begin); }
-};
-
 /// One pixel of y, the sum over `area` of an image of x times `share`. Rows are summed first, then
 /// the rows' sums: a long sum in one run would lose accuracy in global average pooling.
-void average_of_area(const Tensor& x, std::int64_t sample, const Area& area, double share,
-                     float* y) {
+template <typename T>
+void average_of_area(const Tensor& x, std::int64_t sample, const Area& area, double share, T* y) {
   const std::int64_t channels = x.shape.channels();
   constexpr std::int64_t kBlock = 32;  // channels whose sums stay in registers
   for (std::int64_t begin = 0; begin < channels; begin += kBlock) {
@@ -234,9 +261,9 @@ void average_of_area(const Tensor& x, std::int64_t sample, const Area& area, dou
     double sums[kBlock] = {};
     for (std::int64_t iy = area.rows.begin; iy < area.rows.end; ++iy) {
       float row_sums[kBlock] = {};
-      const float* source =
-          x.floats() + begin +
-          ((sample * x.shape.height() + iy) * x.shape.width() + area.columns.begin) * x.row_stride;
+      const T* source = row_of<const T>(x, (sample * x.shape.height() + iy) * x.shape.width() +
+                                               area.columns.begin) +
+                        begin;
       for (std::int64_t ix = area.columns.begin; ix < area.columns.end;
            ++ix, source += x.row_stride) {
 #pragma omp simd
@@ -248,90 +275,64 @@ void average_of_area(const Tensor& x, std::int64_t sample, const Area& area, dou
   }
 }
 
-/// Calls average(sample, oy, ox, pixel of y) for all pixels of y; `positions`: of a window.
-template <typename Average>
-void for_each_average(const Tensor& y, std::int64_t positions, int threads,
-                      const Average& average) {
+/// y = the averages of the areas that area_of(oy, ox) names, of about `positions` each;
+/// share_of(area) is that of a position.
+template <typename AreaOf, typename ShareOf>
+void average_forward(const Tensor& x, const Tensor& y, std::int64_t positions, int threads,
+                     const AreaOf& area_of, const ShareOf& share_of) {
   const std::int64_t width = y.shape.width();
   const std::int64_t per_sample = y.shape.height() * width;
-  parallel_for(y.shape.batch() * per_sample, y.shape.channels() * positions, threads,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-                   average(pixel / per_sample, pixel % per_sample / width, pixel % width,
-                           y.floats() + pixel * y.row_stride);
-                 }
-               });
+  with_element_type(y.dtype, [&]<typename T>(T) {
+    parallel_for(y.shape.batch() * per_sample, y.shape.channels() * positions, threads,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t pixel = begin; pixel < end; ++pixel) {
+                     const Area area = area_of(pixel % per_sample / width, pixel % width);
+                     average_of_area(x, pixel / per_sample, area, share_of(area),
+                                     row_of<T>(y, pixel));
+                   }
+                 });
+  });
 }
 
-/// One row of grad_x.
-void avg_pool_grad_row(const PoolGeometry& g, const Tensor& grad_y, const Tensor& grad_x,
-                       bool accumulate, std::int64_t row) {
+/// grad_x = the sum of grad_y's pixels in area_of(iy, ix), each times share_of(oy, ox), or +=.
+template <typename AreaOf, typename ShareOf>
+void average_backward(const Tensor& grad_y, const Tensor& grad_x, bool accumulate, int threads,
+                      const AreaOf& area_of, const ShareOf& share_of) {
   const Shape& in = grad_x.shape;
   const Shape& out = grad_y.shape;
-  const auto scale = static_cast<float>(1.0 / static_cast<double>(g.kernel_h * g.kernel_w));
-  const std::int64_t sample = row / in.height();
-  const IndexRange rows =
-      covering_windows(row % in.height(), g.kernel_h, g.stride_h, g.padding_h, out.height());
-  for (std::int64_t ix = 0; ix < in.width(); ++ix) {
-    float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
-    prefetch_to_write(target, grad_x.row_stride, in.channels());
-    if (!accumulate) std::fill_n(target, in.channels(), 0.0F);
-    const IndexRange columns =
-        covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
-    for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
-      for (std::int64_t ox = columns.begin; ox < columns.end; ++ox) {
-        const float* gradient =
-            grad_y.floats() + ((sample * out.height() + oy) * out.width() + ox) * grad_y.row_stride;
+  const auto grad_row = [&]<typename T>(T, std::int64_t row) {
+    for (std::int64_t ix = 0; ix < in.width(); ++ix) {
+      T* target = row_of<T>(grad_x, row * in.width() + ix);
+      prefetch_to_write(target, grad_x.row_stride, in.channels());
+      gather(area_of(row % in.height(), ix), in.channels(), accumulate, target,
+             [&](std::int64_t oy, std::int64_t ox, std::int64_t first, std::int64_t count,
+                 float* sums) {
+               const std::int64_t image = row / in.height() * out.height();
+               const T* gradient = row_of<const T>(grad_y, (image + oy) * out.width() + ox) + first;
+               const float share = share_of(oy, ox);
 #pragma omp simd
-        for (std::int64_t c = 0; c < in.channels(); ++c) target[c] += gradient[c] * scale;
-      }
+               for (std::int64_t c = 0; c < count; ++c) {
+                 sums[c] = std::fma(gradient[c], share, sums[c]);
+               }
+             });
     }
-  }
+  };
+  with_element_type(grad_x.dtype, [&](auto element) {
+    parallel_for(in.batch() * in.height(), in.width() * in.channels(), threads,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row) grad_row(element, row);
+                 });
+  });
 }
 
 IndexRange bin(std::int64_t o, std::int64_t input, std::int64_t output) {
   return adaptive_bin(o, input, output, output);
 }
 
-/// target += gradient * share, or = where nothing is `written` yet.
-void add_share(const float* gradient, float share, std::int64_t channels, bool written,
-               float* target) {
-  const Floats shares = vec::broadcast(share);
-  if (!written) {
-    return vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
-      // Plus zero, as what is fused has it on a GPU: of -0 it makes 0.
-      vec::store(target + c, vec::load(gradient + c, lanes) * shares + Floats{}, lanes);
-    });
-  }
-  vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
-    const Floats before = vec::load(target + c, lanes);
-    vec::store(target + c, vec::fma(vec::load(gradient + c, lanes), shares, before), lanes);
-  });
-}
-
-/// One row of grad_x: every bin that covers a pixel gives it its gradient, divided by its extent.
-void adaptive_grad_row(const Tensor& grad_y, const Tensor& grad_x, bool accumulate,
-                       std::int64_t row) {
-  const Shape& in = grad_x.shape;
-  const Shape& out = grad_y.shape;
-  const std::int64_t sample = row / in.height();
-  const IndexRange rows = bin(row % in.height(), out.height(), in.height());
-  for (std::int64_t ix = 0; ix < in.width(); ++ix) {
-    float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
-    prefetch_to_write(target, grad_x.row_stride, in.channels());
-    bool written = accumulate;
-    const IndexRange columns = bin(ix, out.width(), in.width());
-    for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
-      for (std::int64_t ox = columns.begin; ox < columns.end; ++ox) {
-        const Area area{bin(oy, in.height(), out.height()), bin(ox, in.width(), out.width())};
-        const float share = 1.0F / static_cast<float>(area.positions());
-        const float* gradient =
-            grad_y.floats() + ((sample * out.height() + oy) * out.width() + ox) * grad_y.row_stride;
-        add_share(gradient, share, in.channels(), written, target);
-        written = true;
-      }
-    }
-  }
+/// What adaptive pooling to `output` reads of `input` for one of its pixels; with the two
+/// exchanged, the bins that a pixel is in.
+Area bins(const Shape& input, const Shape& output, std::int64_t oy, std::int64_t ox) {
+  return {bin(oy, input.height(), output.height()), bin(ox, input.width(), output.width())};
 }
 
 }  // namespace
@@ -342,15 +343,16 @@ void CpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x,
   if (x.shape.batch() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_winners(winners, y.shape);
-  check_fp32("max_pool_forward", {&x, &y});
+  check_activations("max_pool_forward", {&x, &y});
   LOCKSTEP_CHECK(geometry.kernel_h * geometry.kernel_w <= 255,
                  "max-pooling stores the winner's position in a byte; a window of ",
                  geometry.kernel_h, "x", geometry.kernel_w, " has too many");
   const std::int64_t item = y.shape.width() * y.shape.channels() * geometry.kernel_h;
+  const auto pool_row = with_element_type(x.dtype, []<typename T>(T) { return max_pool_row<T>; });
   parallel_for(y.shape.batch() * y.shape.height(), item, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t row = begin; row < end; ++row) {
-                   max_pool_row(geometry, x, y, winners, row);
+                   pool_row(geometry, x, y, winners, row);
                  }
                });
 }
@@ -361,28 +363,26 @@ void CpuPooling::max_pool_backward(const PoolGeometry& geometry, const Tensor& w
   if (grad_x.shape.batch() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_winners(winners, grad_y.shape);
-  check_fp32("max_pool_backward", {&grad_y, &grad_x});
-  if (accumulate) {
-    max_pool_backward_rows<true>(geometry, winners, grad_y, grad_x, cpu_.threads());
-  } else {
-    max_pool_backward_rows<false>(geometry, winners, grad_y, grad_x, cpu_.threads());
-  }
+  check_activations("max_pool_backward", {&grad_y, &grad_x});
+  with_element_type(grad_x.dtype, [&]<typename T>(T) {
+    max_pool_backward_rows<T>(geometry, winners, grad_y, grad_x, accumulate, cpu_.threads());
+  });
 }
 
 void CpuPooling::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) {
   check_images("avg_pool_forward", x, y);
   if (x.shape.batch() == 0) return;
   check_pool(geometry, x.shape, y.shape);
-  check_fp32("avg_pool_forward", {&x, &y});
+  check_activations("avg_pool_forward", {&x, &y});
   const PoolGeometry& g = geometry;
-  const double share = 1.0 / static_cast<double>(g.kernel_h * g.kernel_w);
-  for_each_average(y, g.kernel_h * g.kernel_w, cpu_.threads(),
-                   [&](std::int64_t sample, std::int64_t oy, std::int64_t ox, float* pixel) {
-                     const Area area{
-                         covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height()),
-                         covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width())};
-                     average_of_area(x, sample, area, share, pixel);
-                   });
+  const std::int64_t positions = g.kernel_h * g.kernel_w;  // also those in the padding
+  average_forward(
+      x, y, positions, cpu_.threads(),
+      [&](std::int64_t oy, std::int64_t ox) {
+        return Area{covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height()),
+                    covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width())};
+      },
+      [&](const Area&) { return 1.0 / static_cast<double>(positions); });
 }
 
 void CpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
@@ -390,29 +390,28 @@ void CpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& g
   check_image_gradients("avg_pool_backward", grad_y, grad_x);
   if (grad_x.shape.batch() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
-  check_fp32("avg_pool_backward", {&grad_y, &grad_x});
-  const std::int64_t item = grad_x.shape.width() * grad_x.shape.channels();
-  parallel_for(grad_x.shape.batch() * grad_x.shape.height(), item, cpu_.threads(),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row) {
-                   avg_pool_grad_row(geometry, grad_y, grad_x, accumulate, row);
-                 }
-               });
+  check_activations("avg_pool_backward", {&grad_y, &grad_x});
+  const PoolGeometry& g = geometry;
+  const Shape& out = grad_y.shape;
+  const auto share = static_cast<float>(1.0 / static_cast<double>(g.kernel_h * g.kernel_w));
+  average_backward(
+      grad_y, grad_x, accumulate, cpu_.threads(),
+      [&](std::int64_t iy, std::int64_t ix) {
+        return Area{covering_windows(iy, g.kernel_h, g.stride_h, g.padding_h, out.height()),
+                    covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width())};
+      },
+      [&](std::int64_t, std::int64_t) { return share; });
 }
 
 void CpuPooling::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
   check_images("adaptive_avg_pool_forward", x, y);
   if (x.shape.batch() == 0) return;
   check_adaptive_pool(x.shape, y.shape);
-  check_fp32("adaptive_avg_pool_forward", {&x, &y});
-  const std::int64_t positions = x.shape.rows_per_sample() / y.shape.rows_per_sample() + 1;
-  for_each_average(y, positions, cpu_.threads(),
-                   [&](std::int64_t sample, std::int64_t oy, std::int64_t ox, float* pixel) {
-                     const Area area{bin(oy, x.shape.height(), y.shape.height()),
-                                     bin(ox, x.shape.width(), y.shape.width())};
-                     const double share = 1.0 / static_cast<double>(area.positions());
-                     average_of_area(x, sample, area, share, pixel);
-                   });
+  check_activations("adaptive_avg_pool_forward", {&x, &y});
+  average_forward(
+      x, y, x.shape.rows_per_sample() / y.shape.rows_per_sample() + 1, cpu_.threads(),
+      [&](std::int64_t oy, std::int64_t ox) { return bins(x.shape, y.shape, oy, ox); },
+      [](const Area& area) { return 1.0 / static_cast<double>(area.positions()); });
 }
 
 void CpuPooling::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
@@ -420,14 +419,15 @@ void CpuPooling::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& 
   check_image_gradients("adaptive_avg_pool_backward", grad_y, grad_x);
   if (grad_x.shape.batch() == 0) return;
   check_adaptive_pool(grad_x.shape, grad_y.shape);
-  check_fp32("adaptive_avg_pool_backward", {&grad_y, &grad_x});
-  const std::int64_t item = grad_x.shape.width() * grad_x.shape.channels();
-  parallel_for(grad_x.shape.batch() * grad_x.shape.height(), item, cpu_.threads(),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row) {
-                   adaptive_grad_row(grad_y, grad_x, accumulate, row);
-                 }
-               });
+  check_activations("adaptive_avg_pool_backward", {&grad_y, &grad_x});
+  const Shape& in = grad_x.shape;
+  const Shape& out = grad_y.shape;
+  average_backward(
+      grad_y, grad_x, accumulate, cpu_.threads(),
+      [&](std::int64_t iy, std::int64_t ix) { return bins(out, in, iy, ix); },
+      [&](std::int64_t oy, std::int64_t ox) {
+        return 1.0F / static_cast<float>(bins(in, out, oy, ox).positions());
+      });
 }
 
 }  // namespace lockstep

@@ -12,19 +12,19 @@
 
 #include "backend/cpu/prefetch.h"
 #include "backend/cpu/vec.h"
+#include "backend/operand_checks.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
 
 /// Smaller outputs may be found in a second-level cache by who reads them.
-inline constexpr std::int64_t kStreamedFloats = (2 << 20) / sizeof(float);
+inline constexpr std::size_t kStreamedBytes = 2 << 20;
 
 /// Whether the pixels of `y` are whole cache lines of a tensor that is worth streaming.
 inline bool streams(const Tensor& y) {
-  constexpr std::uintptr_t kLineBytes = kLineFloats * sizeof(float);
-  return y.shape.elements() >= kStreamedFloats && y.shape.channels() % kLineFloats == 0 &&
-         y.row_stride % kLineFloats == 0 &&
-         reinterpret_cast<std::uintptr_t>(y.data) % kLineBytes == 0;
+  const std::int64_t line = kLineBytes / static_cast<std::int64_t>(size_of(y.dtype));
+  return dense_bytes(y) >= kStreamedBytes && y.shape.channels() % line == 0 &&
+         y.row_stride % line == 0 && reinterpret_cast<std::uintptr_t>(y.data) % kLineBytes == 0;
 }
 
 /// One vector of a pixel of a tensor that streams(). Whoever writes the pixel writes all of it, and
@@ -32,6 +32,13 @@ inline bool streams(const Tensor& y) {
 inline void stream(float* to, vec::Floats v) {
 #ifdef __AVX__
   _mm256_stream_ps(to, reinterpret_cast<__m256>(v));
+#else
+  vec::store(to, v);
+#endif
+}
+inline void stream(BFloat16* to, vec::Floats v) {
+#ifdef __AVX__
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to), reinterpret_cast<__m128i>(vec::rounded(v)));
 #else
   vec::store(to, v);
 #endif

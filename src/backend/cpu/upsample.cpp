@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cpu/element.h"
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
@@ -84,15 +85,15 @@ struct Plan {
 };
 
 /// kStream: y streams().
-template <bool kStream>
+template <typename T, bool kStream>
 void upsample_row(const Plan& plan, const Tensor& x, const Tensor& y, std::int64_t row) {
   const std::int64_t channels = x.shape.channels();
   const std::int64_t sample = row / y.shape.height();
   const InterpolationSource& vertical = plan.rows[row % y.shape.height()];
-  const float* image = x.floats() + sample * x.shape.height() * x.shape.width() * x.row_stride;
-  const float* top = image + vertical.low * x.shape.width() * x.row_stride;
-  const float* bottom = image + vertical.high * x.shape.width() * x.row_stride;
-  float* target = y.floats() + row * y.shape.width() * y.row_stride;
+  const T* image = row_of<const T>(x, sample * x.shape.height() * x.shape.width());
+  const T* top = image + vertical.low * x.shape.width() * x.row_stride;
+  const T* bottom = image + vertical.high * x.shape.width() * x.row_stride;
+  T* target = row_of<T>(y, row * y.shape.width());
   for (std::int64_t ox = 0; ox < y.shape.width(); ++ox, target += y.row_stride) {
     if constexpr (!kStream) prefetch_to_write(target, y.row_stride, channels);
     const InterpolationSource& horizontal = plan.columns[ox];
@@ -121,14 +122,14 @@ void upsample_row(const Plan& plan, const Tensor& x, const Tensor& y, std::int64
 
 /// target = the readers' weighted values at source[reader * stride], added in their order to what
 /// is there, or to 0. Some vectors at once: their sums do not wait for one another.
-template <int kVectors, bool kStream>
-inline void sum_readers(const Readers& readers, const float* source, std::int64_t stride,
-                        bool accumulate, float* target) {
+template <int kVectors, bool kStream, typename From, typename To>
+inline void sum_readers(const Readers& readers, const From* source, std::int64_t stride,
+                        bool accumulate, To* target) {
   Floats sums[kVectors] = {};
   for (int v = 0; accumulate && v < kVectors; ++v) sums[v] = vec::load(target + v * vec::kLanes);
   for (std::int64_t o = readers.begin; o < readers.end; ++o) {
     const Floats weight = vec::broadcast(readers.weights[o - readers.begin]);
-    const float* from = source + o * stride;
+    const From* from = source + o * stride;
     for (int v = 0; v < kVectors; ++v) {
       sums[v] = vec::fma(weight, vec::load(from + v * vec::kLanes), sums[v]);
     }
@@ -143,9 +144,9 @@ inline void sum_readers(const Readers& readers, const float* source, std::int64_
 }
 
 /// The same of `channels` values.
-template <bool kStream = false>
-void sum_pixels(const Readers& readers, const float* source, std::int64_t stride,
-                std::int64_t channels, bool accumulate, float* target) {
+template <bool kStream = false, typename From, typename To>
+void sum_pixels(const Readers& readers, const From* source, std::int64_t stride,
+                std::int64_t channels, bool accumulate, To* target) {
   constexpr int kMost = 4;
   std::int64_t c = 0;
   for (; c + kMost * vec::kLanes <= channels; c += kMost * vec::kLanes) {
@@ -155,7 +156,8 @@ void sum_pixels(const Readers& readers, const float* source, std::int64_t stride
     sum_readers<1, kStream>(readers, source + c, stride, accumulate, target + c);
   }
   for (; c < channels; ++c) {
-    float sum = accumulate ? target[c] : 0.0F;
+    float sum = 0;
+    if (accumulate) sum = target[c];
     for (std::int64_t o = readers.begin; o < readers.end; ++o) {
       sum = std::fma(readers.weights[o - readers.begin], source[o * stride + c], sum);
     }
@@ -166,33 +168,34 @@ void sum_pixels(const Readers& readers, const float* source, std::int64_t stride
 /// sums [output width, C] = the output rows that read input row iy, weighted. Meanwhile those
 /// that the next input row reads beside these are fetched: the processor does not foresee so many
 /// streams.
+template <typename T>
 void sum_output_rows(const Plan& plan, const Tensor& grad_y, std::int64_t sample, std::int64_t iy,
                      float* sums) {
   const Shape& out = grad_y.shape;
   const std::int64_t channels = out.channels();
-  const std::int64_t row_floats = out.width() * grad_y.row_stride;
+  const std::int64_t row_stride = out.width() * grad_y.row_stride;
   const Readers readers = plan.row_readers[iy];
-  const float* image = grad_y.floats() + sample * out.height() * row_floats;
+  const T* image = row_of<const T>(grad_y, sample * out.height() * out.width());
   const Readers next = iy + 1 < plan.input_height ? plan.row_readers[iy + 1] : Readers{};
   for (std::int64_t ox = 0; ox < out.width(); ++ox, sums += channels) {
-    const float* column = image + ox * grad_y.row_stride;
+    const T* column = image + ox * grad_y.row_stride;
     for (std::int64_t oy = std::max(readers.end, next.begin); oy < next.end; ++oy) {
-      prefetch_pixel<0>(column + oy * row_floats, channels);
+      prefetch_pixel<0>(column + oy * row_stride, channels);
     }
-    sum_pixels(readers, column, row_floats, channels, false, sums);
+    sum_pixels(readers, column, row_stride, channels, false, sums);
   }
 }
 
 /// kStream: grad_x streams(), and is not added to.
-template <bool kStream>
+template <typename T, bool kStream>
 void upsample_grad_row(const Plan& plan, const Tensor& grad_y, const Tensor& grad_x,
                        bool accumulate, std::int64_t row, float* sums) {
   const std::int64_t channels = grad_x.shape.channels();
   const std::int64_t width = grad_x.shape.width();
   const std::int64_t height = grad_x.shape.height();
-  sum_output_rows(plan, grad_y, row / height, row % height, sums);
+  sum_output_rows<T>(plan, grad_y, row / height, row % height, sums);
   for (std::int64_t ix = 0; ix < width; ++ix) {
-    float* target = grad_x.floats() + (row * width + ix) * grad_x.row_stride;
+    T* target = row_of<T>(grad_x, row * width + ix);
     const Readers readers = plan.column_readers[ix];
     sum_pixels<kStream>(readers, sums, channels, channels, accumulate, target);
   }
@@ -204,14 +207,15 @@ void CpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, boo
   check_images("upsample_bilinear_forward", x, y);
   if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
   check_upsample(x.shape, y.shape);
-  check_fp32("upsample_bilinear_forward", {&x, &y});
+  check_activations("upsample_bilinear_forward", {&x, &y});
   const Plan plan(cpu_.scratch(Plan::bytes(x.shape, y.shape, cpu_.threads())), x.shape, y.shape,
                   align_corners);
+  const auto upsample = with_element_type(y.dtype, [&]<typename T>(T) {
+    return streams(y) ? upsample_row<T, true> : upsample_row<T, false>;
+  });
   parallel_for(y.shape.batch() * y.shape.height(), y.shape.width() * y.shape.channels(),
-               cpu_.threads(),
-               [&, row_of = streams(y) ? upsample_row<true> : upsample_row<false>](
-                   std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row) row_of(plan, x, y, row);
+               cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) upsample(plan, x, y, row);
                  finish_streams();
                });
 }
@@ -223,11 +227,13 @@ void CpuPooling::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& 
   const Shape& out = grad_y.shape;
   if (in.elements() == 0 || out.elements() == 0) return;
   check_upsample(in, out);
-  check_fp32("upsample_bilinear_backward", {&grad_y, &grad_x});
+  check_activations("upsample_bilinear_backward", {&grad_y, &grad_x});
   const Plan plan(cpu_.scratch(Plan::bytes(in, out, cpu_.threads())), in, out, align_corners);
   const std::int64_t sums_per_thread = out.width() * out.channels();
-  const auto grad_row =
-      !accumulate && streams(grad_x) ? upsample_grad_row<true> : upsample_grad_row<false>;
+  const auto grad_row = with_element_type(grad_x.dtype, [&]<typename T>(T) {
+    const bool streamed = !accumulate && streams(grad_x);
+    return streamed ? upsample_grad_row<T, true> : upsample_grad_row<T, false>;
+  });
   const std::int64_t item = sums_per_thread * out.height() / in.height();
   parallel_for(in.batch() * in.height(), item, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {

@@ -1,12 +1,14 @@
 // Convolution: checks, the BatchNorm behind it in inference, and the gradient of the bias.
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/conv/bf16/instructions.h"
 #include "backend/cpu/conv/cache.h"
 #include "backend/cpu/conv/choice.h"
+#include "backend/cpu/map.h"
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
@@ -18,17 +20,18 @@ namespace {
 
 void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
   check_conv2d(geometry, x.shape, y.shape);
-  check_fp32("conv2d", {&x, &y});
+  check_activations("conv2d", {&x, &y});
 }
 
 constexpr std::int64_t kRowsPerSum = 1024;  // fixed: the sums do not depend on the thread count
 
 /// sums [C] = column sums of rows [begin, end).
+template <typename T>
 void sum_rows(const Tensor& tensor, std::int64_t begin, std::int64_t end, double* sums) {
   const std::int64_t channels = tensor.shape.channels();
   std::fill_n(sums, channels, 0.0);
   for (std::int64_t r = begin; r < end; ++r) {
-    const float* source = tensor.floats() + r * tensor.row_stride;
+    const T* source = row_of<const T>(tensor, r);
 #pragma omp simd
     for (std::int64_t c = 0; c < channels; ++c) sums[c] += static_cast<double>(source[c]);
   }
@@ -49,14 +52,14 @@ struct ColumnSums {
   /// grad_bias += those of grad_y. `memory`: bytes().
   void add(const Tensor& grad_y, float* grad_bias, void* memory, int threads) const {
     auto* sums = static_cast<double*>(memory);  // [images, parts, C]
+    const auto sum = with_element_type(grad_y.dtype, []<typename T>(T) { return sum_rows<T>; });
     parallel_for(images * parts, std::min(kRowsPerSum, image_rows) * channels, threads,
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i) {
                      const std::int64_t image = i / parts * image_rows;
                      const std::int64_t first = i % parts * kRowsPerSum;
-                     sum_rows(grad_y, image + first,
-                              image + std::min(image_rows, first + kRowsPerSum),
-                              sums + i * channels);
+                     sum(grad_y, image + first, image + std::min(image_rows, first + kRowsPerSum),
+                         sums + i * channels);
                    }
                  });
     auto* image_sum = reinterpret_cast<float*>(sums + images * parts * channels);
@@ -76,7 +79,110 @@ struct ColumnSums {
   std::int64_t images, channels, image_rows, parts;
 };
 
+/// Bytes of copies in fp32 that stay in a cache.
+constexpr std::int64_t kCopiedBytes = 4 << 20;
+
+/// How many images are computed at once: all where they are fp32, else so many as threads and a
+/// cache want. A power of two, so that they are a node in the sum of the weights' gradients.
+std::int64_t images_at_once(const Shape& x, const Shape& y, DType dtype, int threads) {
+  const std::int64_t images = x.batch();
+  if (dtype == DType::kFloat32) return images;
+  const auto image = (x.elements() + y.elements()) / images * std::int64_t{sizeof(float)};
+  auto count = static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(threads)));
+  while (2 * count * image <= kCopiedBytes && count < images) count *= 2;
+  return std::min(count, images);
+}
+
 }  // namespace
+
+/// A pass over a batch by implementations that take fp32: in parts of so many images, whose
+/// operands are the tensors themselves where they are fp32, else copies in scratch memory.
+class CpuConvolutions::Parts {
+ public:
+  Parts(CpuConvolutions& of, const ConvGeometry& geometry, ConvPass pass, const Tensor& x,
+        const Tensor& y)
+      : of_(of),
+        geometry_(geometry),
+        pass_(pass),
+        x_(x),
+        y_(y),
+        at_once_(images_at_once(x.shape, y.shape, x.dtype, of.cpu_.threads())),
+        count_((x.shape.batch() + at_once_ - 1) / at_once_) {}
+
+  /// Of the memory that run() takes.
+  std::size_t bytes() const {
+    const bool strided = x_.dtype == DType::kFloat32 && (!x_.dense() || !y_.dense());
+    std::size_t most = 0;
+    for (const std::int64_t images : {at_once_, x_.shape.batch() - (count_ - 1) * at_once_}) {
+      most = std::max(most, convolution(images).scratch_bytes(pass_, strided));
+    }
+    return copied(x_) + copied(y_) + sums() + most;
+  }
+
+  /// Calls compute(convolution, x, y, gradient, scratch) for every part. `gradient`: of the
+  /// weights, which what it adds to belongs to.
+  template <typename Compute>
+  void run(void* memory, float* gradient, const Compute& compute) const {
+    auto* copies = static_cast<std::byte*>(memory);
+    if (sums() == 0) {
+      for (std::int64_t part = 0; part < count_; ++part) run_part(part, copies, gradient, compute);
+      return;
+    }
+    auto* nodes = reinterpret_cast<float*>(copies + copied(x_) + copied(y_));
+    const std::int64_t size = geometry_.weight_elements();
+    const auto node = [&](int index) { return nodes + index * size; };
+    const auto join = [&](int index) { add_values(node(index + 1), size, node(index)); };
+    for (std::int64_t part = 0; part < count_; ++part) {
+      const auto take = [&](int index, bool first) {
+        if (first) std::fill_n(node(index), size, 0.0F);
+        run_part(part, copies, node(index), compute);
+      };
+      place_image(part, take, join);
+    }
+    join_nodes(count_, join);
+    add_values(nodes, size, gradient);
+  }
+
+ private:
+  template <typename Compute>
+  void run_part(std::int64_t part, std::byte* copies, float* gradient,
+                const Compute& compute) const {
+    const int threads = of_.cpu_.threads();
+    const std::int64_t first = part * at_once_;
+    const std::int64_t images = std::min(at_once_, x_.shape.batch() - first);
+    std::byte* y_copy = copies + copied(x_);
+    const Tensor x = x_.sample_range(first, images), y = y_.sample_range(first, images);
+    const Tensor wide_x = in_fp32(x, reinterpret_cast<float*>(copies));
+    const Tensor wide_y = in_fp32(y, reinterpret_cast<float*>(y_copy));
+    if (pass_ != ConvPass::kBackwardData) convert(x, wide_x, false, threads);
+    if (pass_ != ConvPass::kForward) convert(y, wide_y, false, threads);
+    compute(convolution(images), wide_x, wide_y, gradient, y_copy + copied(y_) + sums());
+    if (pass_ == ConvPass::kForward) convert(wide_y, y, false, threads);
+    if (pass_ == ConvPass::kBackwardData) convert(wide_x, x, false, threads);
+  }
+  Convolution& convolution(std::int64_t images) const {
+    return of_.cache_->get(geometry_, x_.shape.with_batch(images), pass_, of_.cpu_.threads());
+  }
+  /// Of a part's copy: whole cache lines.
+  std::size_t copied(const Tensor& tensor) const {
+    if (tensor.dtype == DType::kFloat32) return 0;
+    return whole_lines(tensor.shape.with_batch(at_once_).elements());
+  }
+  /// Of the gradients of several parts, which join in the images' tree.
+  std::size_t sums() const {
+    if (pass_ != ConvPass::kBackwardWeights || count_ == 1) return 0;
+    return whole_lines(image_tree_nodes(count_) * geometry_.weight_elements());
+  }
+  static std::size_t whole_lines(std::int64_t floats) {
+    return (static_cast<std::size_t>(floats) * sizeof(float) + 63) / 64 * 64;
+  }
+
+  CpuConvolutions& of_;
+  const ConvGeometry& geometry_;
+  const ConvPass pass_;
+  const Tensor &x_, &y_;
+  const std::int64_t at_once_, count_;
+};
 
 CpuConvolutions::CpuConvolutions(CpuContext& cpu, bool bf16)
     : cpu_(cpu), bf16_(bf16), cache_(std::make_unique<ConvCache>(bf16)) {}
@@ -99,15 +205,16 @@ std::string CpuConvolutions::bf16_products() {
 
 void CpuConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
                                      bool backward, bool grad_input) {
-  LOCKSTEP_CHECK(dtype == DType::kFloat32, "conv2d: the CPU expects activations in fp32, got ",
-                 to_string(dtype), "; only GPUs compute on bf16 and fp16");
+  LOCKSTEP_CHECK(is_activation(dtype), "conv2d: the CPU expects activations in fp32 or bf16, got ",
+                 to_string(dtype), "; only GPUs compute on fp16");
   if (input.batch() == 0) return;
+  geometry.check();
+  const Tensor x(nullptr, input, dtype), y(nullptr, geometry.output_shape(input), dtype);
   std::vector<ConvPass> passes{ConvPass::kForward};
   if (backward) passes.push_back(ConvPass::kBackwardWeights);
   if (grad_input) passes.push_back(ConvPass::kBackwardData);
   for (const ConvPass pass : passes) {
-    std::size_t bytes =
-        cache_->get(geometry, input, pass, cpu_.threads()).scratch_bytes(pass, false);
+    std::size_t bytes = Parts(*this, geometry, pass, x, y).bytes();
     if (!backward) bytes += normalization_bytes(geometry.out_channels);  // conv2d_inference
     cpu_.scratch(bytes);
   }
@@ -119,10 +226,10 @@ void CpuConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor&
   check_conv2d_forward(x, weight, y);
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, y);
-  constexpr auto kPass = ConvPass::kForward;
-  Convolution& convolution = cache_->get(geometry, x.shape, kPass, cpu_.threads());
-  const bool strided = !x.dense() || !y.dense();
-  convolution.forward(x, weight, bias, y, cpu_.scratch(convolution.scratch_bytes(kPass, strided)));
+  const Parts parts(*this, geometry, ConvPass::kForward, x, y);
+  parts.run(cpu_.scratch(parts.bytes()), nullptr,
+            [&](Convolution& convolution, const Tensor& from, const Tensor& to, float*,
+                void* scratch) { convolution.forward(from, weight, bias, to, scratch); });
 }
 
 // Where whole images come out of the convolution it would be as good as a pass of its own.
@@ -140,18 +247,21 @@ void CpuConvolutions::conv2d_inference(const ConvGeometry& geometry, const Tenso
   const Tensor& y = normalization.y;
   check_operands(geometry, x, y);
   check_same_shape("conv2d_inference", {&y, &normalization.residual});
-  check_fp32("conv2d_inference", {&normalization.residual});
-  constexpr auto kPass = ConvPass::kForward;
-  Convolution& convolution = cache_->get(geometry, x.shape, kPass, cpu_.threads());
-  const bool strided = !x.dense() || !y.dense();
+  check_activations("conv2d_inference", {&y, &normalization.residual});
   const std::size_t scales = normalization_bytes(y.shape.channels());
-  auto* memory =
-      static_cast<std::byte*>(cpu_.scratch(scales + convolution.scratch_bytes(kPass, strided)));
+  const Parts parts(*this, geometry, ConvPass::kForward, x, y);
+  auto* memory = static_cast<std::byte*>(cpu_.scratch(scales + parts.bytes()));
   Normalization n = normalization_of(normalization, memory);
   n.x = y;
-  const NormalizeRows rows = normalize_rows_of(n);
-  convolution.forward(x, weight, bias, y, memory + scales,
-                      [&](std::int64_t begin, std::int64_t end) { rows(n, begin, end); });
+  const RowsDone normalize = [&, rows = normalize_rows_of(n)](
+                                 std::int64_t begin, std::int64_t end) { rows(n, begin, end); };
+  const bool at_once = y.dtype == DType::kFloat32;  // else when they have been rounded
+  parts.run(
+      memory + scales, nullptr,
+      [&](Convolution& convolution, const Tensor& from, const Tensor& to, float*, void* scratch) {
+        convolution.forward(from, weight, bias, to, scratch, at_once ? normalize : nullptr);
+      });
+  if (!at_once) parallel_for(y.shape.rows(), y.shape.channels(), cpu_.threads(), normalize);
 }
 
 void CpuConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
@@ -159,11 +269,10 @@ void CpuConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const T
   check_conv2d_backward_data(grad_y, weight, grad_x);
   if (grad_x.shape.batch() == 0) return;
   check_operands(geometry, grad_x, grad_y);
-  constexpr auto kPass = ConvPass::kBackwardData;
-  Convolution& convolution = cache_->get(geometry, grad_x.shape, kPass, cpu_.threads());
-  const bool strided = !grad_y.dense() || !grad_x.dense();
-  convolution.backward_data(grad_y, weight, grad_x,
-                            cpu_.scratch(convolution.scratch_bytes(kPass, strided)));
+  const Parts parts(*this, geometry, ConvPass::kBackwardData, grad_x, grad_y);
+  parts.run(cpu_.scratch(parts.bytes()), nullptr,
+            [&](Convolution& convolution, const Tensor& to, const Tensor& from, float*,
+                void* scratch) { convolution.backward_data(from, weight, to, scratch); });
 }
 
 void CpuConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
@@ -172,11 +281,10 @@ void CpuConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, cons
   check_conv2d_backward_weights(x, grad_y, grad_weight);
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, grad_y);
-  constexpr auto kPass = ConvPass::kBackwardWeights;
-  Convolution& convolution = cache_->get(geometry, x.shape, kPass, cpu_.threads());
-  const bool strided = !x.dense() || !grad_y.dense();
-  convolution.backward_weights(x, grad_y, grad_weight,
-                               cpu_.scratch(convolution.scratch_bytes(kPass, strided)));
+  const Parts parts(*this, geometry, ConvPass::kBackwardWeights, x, grad_y);
+  parts.run(cpu_.scratch(parts.bytes()), grad_weight,
+            [](Convolution& convolution, const Tensor& from, const Tensor& gradient, float* sum,
+               void* scratch) { convolution.backward_weights(from, gradient, sum, scratch); });
   if (grad_bias == nullptr) return;
   const ColumnSums sums(grad_y.shape);
   sums.add(grad_y, grad_bias, cpu_.scratch(sums.bytes()), cpu_.threads());
