@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "backend/bfloat16.h"
 #include "backend/formulas.h"
 #include "lockstep/core/tensor.h"
 
@@ -20,10 +21,6 @@
 
 namespace lockstep::gpu {
 
-/// The upper half of an fp32 value.
-struct BFloat16 {
-  std::uint16_t bits;
-};
 /// IEEE 754 binary16.
 struct Float16 {
   std::uint16_t bits;
@@ -33,12 +30,6 @@ namespace detail {
 
 inline constexpr std::uint32_t kInfinityBits = 0x7f800000U;  // of fp32
 inline constexpr std::uint32_t kRebias = 0x38000000U;  // 112 in the exponent: fp32's less fp16's
-
-LOCKSTEP_HOST_DEVICE inline std::uint16_t bfloat16_bits(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fffffffU) > kInfinityBits) return 0x7fff;
-  return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
-}
 
 LOCKSTEP_HOST_DEVICE inline std::uint16_t float16_bits(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -71,9 +62,7 @@ LOCKSTEP_HOST_DEVICE inline float from_float16_bits(std::uint16_t bits) {
 }  // namespace detail
 
 LOCKSTEP_HOST_DEVICE inline float to_float(float value) { return value; }
-LOCKSTEP_HOST_DEVICE inline float to_float(BFloat16 value) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
-}
+LOCKSTEP_HOST_DEVICE inline float to_float(BFloat16 value) { return value; }
 LOCKSTEP_HOST_DEVICE inline float to_float(Float16 value) {
 #if defined(__CUDA_ARCH__)
   float result;
@@ -99,7 +88,7 @@ LOCKSTEP_HOST_DEVICE T from_float(float value) {
     }
 #else
     if constexpr (std::is_same_v<T, BFloat16>) {
-      result.bits = detail::bfloat16_bits(value);
+      result = value;
     } else {
       result.bits = detail::float16_bits(value);
     }

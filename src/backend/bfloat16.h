@@ -1,7 +1,7 @@
 #pragma once
 // An activation in 16 bits: the upper half of an fp32 number. Arithmetic is fp32's, because it
-// becomes a float by itself, exactly, and of a float the nearest number, ties to even. NaN stays
-// NaN, of whatever bits.
+// becomes a float by itself, exactly, and of a float the nearest number, ties to even; a NaN
+// becomes the canonical one. The same bits on the host and on a GPU.
 
 #include <bit>
 #include <cstdint>
@@ -13,8 +13,6 @@ namespace lockstep {
 struct BFloat16 {
   std::uint16_t bits;
 
-  BFloat16() = default;
-  LOCKSTEP_HOST_DEVICE explicit BFloat16(float value) : bits(nearest(value)) {}
   /// Not by way of another BFloat16: of a loop with copies of structs compilers make no vectors.
   LOCKSTEP_HOST_DEVICE BFloat16& operator=(float value) {
     bits = nearest(value);

@@ -108,7 +108,7 @@ struct RunOptions {
   }
   template <typename Visitor>
   void visit_computation(Visitor& v) {
-    v("precision", precision, "of activations: fp32, bf16 (cuda), fp16 (cuda)");
+    v("precision", precision, "of activations and their gradients: fp32, bf16, fp16 (cuda)");
     v("loss_scale", loss_scale, "fp16: the first one, a power of two; it follows the gradients",
       {.in = {.lo = 1, .hi = 0x1p126}, .written = precision == DType::kFloat16});
     v("tf32", tf32,

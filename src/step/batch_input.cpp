@@ -151,8 +151,9 @@ void BatchInput::load(const BatchPart& part, std::size_t micro, bool prefetched)
   if (prefetches()) {
     if (!prefetched) prefetch(part, micro);
     backend_.take_staged(prefetched_images(part.count, micro), network_.input());
-  } else {
-    backend_.upload(network_.input(), images_of(part));
+  } else {  // memory of the CPU is the host's: a copy also converts
+    const Tensor images(const_cast<float*>(images_of(part)), network_.input().shape);
+    backend_.copy(images, network_.input(), false);
   }
   for (const Place& place : places_) bring(part, place, micro);
 }

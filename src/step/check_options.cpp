@@ -24,12 +24,12 @@ void check_losses(const DataParallelOptions& options) {
 }
 
 void check_precision(const DataParallelOptions& options) {
-  if (options.precision == DType::kFloat32) return;
+  if (options.precision != DType::kFloat16) return;
   for (const Device& device : options.devices) {
     if (device.kind != DeviceKind::kCpu) continue;
-    throw ConfigError(concat("precision = \"", to_string(options.precision), "\" needs GPUs, but ",
-                             to_string(device), " is asked for, and the CPU computes in fp32; use ",
-                             "precision = \"fp32\", or the devices cuda:all"));
+    throw ConfigError(concat("precision = \"fp16\" needs GPUs, but ", to_string(device),
+                             " is asked for, and the CPU stores fp32 or bf16; use precision = ",
+                             "\"bf16\", or the devices cuda:all"));
   }
 }
 

@@ -268,8 +268,8 @@ TEST_CASE("the CPU refuses to plan for a type that it does not compute in") {
   const Describe conv = [](NetworkBuilder& net, Value* x) {
     return net.conv2d(x, "stem", {.out_channels = 2});
   };
-  CHECK_THROWS_WITH_AS(TestNetwork(conv, {1, 4, 4, 3}, {.activations = DType::kBFloat16}),
-                       doctest::Contains("expects activations in fp32, got bf16"), Error);
+  CHECK_THROWS_WITH_AS(TestNetwork(conv, {1, 4, 4, 3}, {.activations = DType::kFloat16}),
+                       doctest::Contains("expects activations in fp32 or bf16, got fp16"), Error);
 }
 
 TEST_CASE("errors name the layer and both sides") {

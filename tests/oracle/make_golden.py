@@ -4,7 +4,8 @@
     make_golden.py FOLDER
 
 Activations are written channels-last, parameters in PyTorch's order. Of every result `name` the files hold
-`name.f64`, the reference, and `name.f32`, whose distance to it says what float32 can be asked for.
+`name.f64`, the reference, and `name.f32`, whose distance to it says what float32 can be asked for; of trainings of
+U-Nets also `name.bf16`, by autocast.
 """
 import pathlib
 import sys
@@ -480,8 +481,8 @@ def random_training(width, depth, batch, weighted):
 SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-2, "norm_weight_decay": 2e-3}
 
 
-def train_unet(width, depth, chunks, training, dtype):
-    """Returns the final state, with the losses, and the margin."""
+def train_unet(width, depth, chunks, training, dtype, autocast=False):
+    """Returns the final state, with the losses, and the margin. `autocast`: to bf16."""
     initial, images, labels, class_weight = training
     net = UNet(width, depth, 5)
     net.load_state_dict(initial)
@@ -492,7 +493,7 @@ def train_unet(width, depth, chunks, training, dtype):
             module.chunks = chunks
     optimizer = make_sgd(net, **SGD)
     weight = None if class_weight is None else class_weight.to(dtype)
-    losses = [train_step(net, optimizer, i.to(dtype), l, weight).item() for i, l in zip(images, labels)]
+    losses = [train_step(net, optimizer, i.to(dtype), l, weight, autocast).item() for i, l in zip(images, labels)]
     state = {key: value for key, value in net.state_dict().items() if value.dim() > 0}
     return state | {"losses": torch.tensor(losses, dtype=dtype)}, margin.smallest
 
@@ -514,6 +515,8 @@ def make_unet(folder, name, width, depth, batch, chunks, weighted):
                                "steps": len(images), "size": list(images.shape[-2:]), **SGD,
                                "class_weight": [] if class_weight is None else class_weight.tolist()}
     golden.put_result("final", lambda dtype: train_unet(width, depth, chunks, training, dtype)[0], activation=False)
+    for key, value in train_unet(width, depth, chunks, training, torch.float32, autocast=True)[0].items():
+        golden.put(f"final.{key}.bf16", value)
     golden.save()
 
 

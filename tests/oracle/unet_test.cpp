@@ -30,7 +30,8 @@ DataParallelOptions options_of(const Json& about, BatchNormMode mode, int device
   return options;
 }
 
-void check_weights(const Golden& golden, const TensorMap& weights) {
+/// `peer`: of PyTorch's results that ours are to be as close as, ".f32" or ".bf16".
+void check_weights(const Golden& golden, const TensorMap& weights, const std::string& peer) {
   Norms parameters, statistics;
   for (const auto& [name, tensor] : weights) {
     if (tensor.dtype != "F32") continue;
@@ -38,26 +39,30 @@ void check_weights(const Golden& golden, const TensorMap& weights) {
     std::memcpy(ours.data(), tensor.data.data(), tensor.data.size());
     const std::string golden_name = "final." + name;
     const Norms sum =
-        norms(golden.doubles(golden_name + ".f64"), golden.floats(golden_name + ".f32"), ours);
+        norms(golden.doubles(golden_name + ".f64"), golden.floats(golden_name + peer), ours);
     (name.find("running") == std::string::npos ? parameters : statistics).add(sum);
   }
   check_norms("parameters", parameters);
   check_norms("running statistics", statistics);
 }
 
-void check_training(const Golden& golden, BatchNormMode mode, int devices, int virtual_devices) {
+void check_training(const Golden& golden, BatchNormMode mode, int devices, int virtual_devices,
+                    DType precision = DType::kFloat32) {
   CAPTURE(devices);
   const Json about = golden.metadata("case");
-  DataParallel training(options_of(about, mode, devices, virtual_devices));
+  const std::string peer = precision == DType::kFloat32 ? ".f32" : ".bf16";
+  DataParallelOptions options = options_of(about, mode, devices, virtual_devices);
+  options.precision = precision;
+  DataParallel training(options);
   training.load_state_dict(initial_weights(golden));
   std::vector<float> losses;
   for (std::int64_t step = 0; step < about["steps"].get<std::int64_t>(); ++step) {
     const StepResult result = training.train_step(batch_of(golden, about, step), step);
     losses.push_back(static_cast<float>(result.loss));
   }
-  check_norms("losses",
-              norms(golden.doubles("final.losses.f64"), golden.floats("final.losses.f32"), losses));
-  check_weights(golden, training.state_dict());
+  check_norms("losses", norms(golden.doubles("final.losses.f64"),
+                              golden.floats("final.losses" + peer), losses));
+  check_weights(golden, training.state_dict(), peer);
 }
 
 }  // namespace
@@ -69,6 +74,17 @@ TEST_CASE("synchronized training equals PyTorch on the whole batch, on any numbe
     if (!golden) continue;
     for (const int devices : {1, 2, 4, 8}) {
       check_training(*golden, BatchNormMode::kSync, devices, 1);
+    }
+  }
+}
+
+TEST_CASE("training with activations in bf16 is as close to float64 as autocast is") {
+  for (const std::string name : {"unet_whole_5", "unet_whole_7", "unet_whole_8"}) {
+    CAPTURE(name);
+    const auto golden = load_golden(name);
+    if (!golden) continue;
+    for (const int devices : {1, 4}) {
+      check_training(*golden, BatchNormMode::kSync, devices, 1, DType::kBFloat16);
     }
   }
 }

@@ -318,12 +318,12 @@ TEST_CASE("class weights enter loss and normalizer alike") {
   CHECK_THROWS_AS(DataParallel{options}, ConfigError);
 }
 
-TEST_CASE("bf16 on CPU devices is an error of the configuration that says what to do") {
+TEST_CASE("fp16 on CPU devices is an error of the configuration that says what to do") {
   DataParallelOptions options = toy_options(2, BatchNormMode::kLocal);
-  options.precision = DType::kBFloat16;
+  options.precision = DType::kFloat16;
   CHECK_THROWS_WITH_AS(DataParallel{options},
-                       doctest::Contains("cpu:0 is asked for, and the CPU computes in fp32; use "
-                                         "precision = \"fp32\""),
+                       doctest::Contains("cpu:0 is asked for, and the CPU stores fp32 or bf16; use "
+                                         "precision = \"bf16\""),
                        ConfigError);
 }
 

@@ -106,6 +106,31 @@ TEST_CASE("placement: convolutions in bf16 come to the same bytes on any devices
   CHECK(!(trained_in_steps(placed_options(1, Sgd{})) == whole));
 }
 
+TEST_CASE("placement: activations in bf16 come to the same bytes on any devices and threads") {
+  const auto narrow = [](int ranks, int accumulate = 1) {
+    DataParallelOptions options = placed_options(ranks, Sgd{});
+    options.precision = DType::kBFloat16;
+    options.accumulate = accumulate;
+    options.accumulated_statistics = MicroBatches::kTogether;
+    return options;
+  };
+  const Placed whole = trained_in_steps(narrow(1));
+  CHECK(DataParallel(narrow(3)).placement_obstacle().empty());
+  for (const int ranks : {2, 3, 8, 11}) {
+    CAPTURE(ranks);
+    CHECK((trained_in_steps(narrow(ranks)) == whole));
+  }
+  CHECK((trained_in_steps(narrow(2, 4)) == whole));
+  for (const int threads : {1, 16}) {
+    CAPTURE(threads);
+    const Threads limit(threads);
+    CHECK((trained_in_steps(narrow(3)) == whole));
+  }
+  const Placed wide = trained_in_steps(placed_options(1, Sgd{}));
+  CHECK_FALSE(wide == whole);
+  CHECK(distance(wide.outcome.parameters, whole.outcome.parameters) < 0.02);
+}
+
 TEST_CASE("placement: a clipped gradient and frozen parameters") {
   for (const Optimizer& optimizer :
        {Optimizer(Sgd{.nesterov = true}), Optimizer(Adam{}), Optimizer(RMSprop{})}) {

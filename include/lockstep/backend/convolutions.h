@@ -75,7 +75,7 @@ class ConvolutionOperations {
     static_cast<void>(weights);
   }
   /// y = x * weight + bias; bias null for none. weight [out, in/groups, kh, kw], bias [out]. x and
-  /// y have one type; where it is narrower than fp32, the weights are rounded to it.
+  /// y have one type; where it is narrower than fp32, GPUs round the weights to it.
   virtual void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                               const float* bias, const Tensor& y) = 0;
   /// grad_x = the gradient of x, which is written and not added to; grad_y has y's shape.

@@ -60,11 +60,14 @@ class ElementwiseLayer : public Layer {
             .computes_again = true};
   }
   void set_saved(void* memory) override { by_sample_ = static_cast<float*>(memory); }
-  /// Throws Error on a GPU: the function is the host's.
+  /// Throws Error on a GPU, because the function is the host's, and of activations in bf16.
   void prepare(Backend& backend, bool) override {
     LOCKSTEP_CHECK(backend.device().kind == DeviceKind::kCpu, name(),
                    ": an ElementwiseLayer computes on host memory, and cannot on ",
                    to_string(backend.device()), "; use a layer whose `forward` starts a kernel");
+    const DType dtype = inputs()[0]->data.dtype;
+    LOCKSTEP_CHECK(dtype == DType::kFloat32, name(), ": an ElementwiseLayer takes activations in ",
+                   "fp32, got ", to_string(dtype), "; train with precision = fp32");
   }
   void forward(Backend&, const StepContext&) override {
     const Tensor &x = inputs()[0]->data, &y = output()->data;

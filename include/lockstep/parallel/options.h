@@ -115,8 +115,9 @@ struct DataParallelOptions {
   /// memory is the host's.
   bool offload = false;
   std::uint64_t seed = 0;  // of initial weights and dropout
-  DType precision =
-      DType::kFloat32;  // of activations in training and in evaluation; others than fp32 need GPUs
+  /// Of activations and their gradients, in training and in evaluation. fp16 needs GPUs; on CPU
+  /// devices bf16 is how they lie in memory, and what is computed of them is fp32.
+  DType precision = DType::kFloat32;
   std::optional<LossScaleOptions> loss_scale = {};  // fp16 needs one; none: gradients as they are
   BackendOptions backend = {};
   SyncGroupOptions communicator = {};  // its `all_reduce` is not read

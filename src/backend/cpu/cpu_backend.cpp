@@ -110,8 +110,11 @@ void CpuBackend::fill(const Tensor& tensor, float value) {
   switch (tensor.dtype) {
     case DType::kFloat32:
       return fill_elements(tensor, value, cpu_.threads());
-    case DType::kBFloat16:
-      return fill_elements(tensor, BFloat16(value), cpu_.threads());
+    case DType::kBFloat16: {
+      BFloat16 number;
+      number = value;
+      return fill_elements(tensor, number, cpu_.threads());
+    }
     case DType::kFloat16:
       throw Error("fp16 tensors live on GPUs only; the CPU has fp32 and bf16");
     case DType::kUInt8:

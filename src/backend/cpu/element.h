@@ -1,6 +1,6 @@
 #pragma once
 // Elements of activations on the CPU: float or BFloat16 in memory, always float in registers. What
-// reads or writes them is a template over T, and rounds once per result.
+// reads or writes them is a template over that type, and rounds once per result.
 
 #include <cstdint>
 #include <initializer_list>
