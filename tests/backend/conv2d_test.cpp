@@ -236,7 +236,7 @@ TEST_CASE("a convolution's operands have one type, and one that the backend has"
   });
 }
 
-// Images so large that they are converted two by two on one thread, four by four on three.
+// Images so large that they are converted one by one on one thread, four by four on three.
 TEST_CASE("convolutions of bf16 have fp32's bits, rounded, however many images meet at once") {
   const ConvGeometry g = square_conv(16, 16, 3, 1);
   for (const int threads : {1, 3}) {

@@ -40,6 +40,20 @@ TEST_CASE("world: sync comes to the bytes of one process, wherever the devices a
   }
 }
 
+TEST_CASE("world: activations in bf16 come to the bytes of one process") {
+  const auto narrow = [&](int count, int) {
+    DataParallelOptions options = placed_options(count, Sgd{});
+    options.precision = DType::kBFloat16;
+    return options;
+  };
+  const Placed whole = trained_in_steps(narrow(1, 0));
+  for (const std::vector<int>& devices : {std::vector{1, 1}, {1, 2, 3}}) {
+    CAPTURE(to_string(RankPartition{devices}));
+    CHECK((one_of_all<Placed>(devices, narrow,
+                              [](DataParallel& run) { return train_steps(run); }) == whole));
+  }
+}
+
 TEST_CASE("world: the gradient is clipped by the norm over all processes") {
   const Optimizer sgd = Sgd{.nesterov = true};
   const auto clipped = [&](int count, int) { return clipped_options(count, sgd); };

@@ -79,17 +79,20 @@ struct ColumnSums {
   std::int64_t images, channels, image_rows, parts;
 };
 
-/// Bytes of copies in fp32 that stay in a cache.
-constexpr std::int64_t kCopiedBytes = 4 << 20;
+/// Copies in fp32 that stay in a cache, and how many times the weights they may be besides: what
+/// weights cost is paid for every copy.
+constexpr std::int64_t kCopiedFloats = 1 << 18, kTimesWeights = 4;
 
 /// How many images are computed at once: all where they are fp32, else so many as threads and a
 /// cache want. A power of two, so that they are a node in the sum of the weights' gradients.
-std::int64_t images_at_once(const Shape& x, const Shape& y, DType dtype, int threads) {
-  const std::int64_t images = x.batch();
-  if (dtype == DType::kFloat32) return images;
-  const auto image = (x.elements() + y.elements()) / images * std::int64_t{sizeof(float)};
+std::int64_t images_at_once(const ConvGeometry& geometry, const Tensor& x, const Tensor& y,
+                            int threads) {
+  const std::int64_t images = x.shape.batch();
+  if (x.dtype == DType::kFloat32) return images;
+  const std::int64_t image = (x.shape.elements() + y.shape.elements()) / images;
+  const std::int64_t most = kCopiedFloats + kTimesWeights * geometry.weight_elements();
   auto count = static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(threads)));
-  while (2 * count * image <= kCopiedBytes && count < images) count *= 2;
+  while (2 * count * image <= most && count < images) count *= 2;
   return std::min(count, images);
 }
 
@@ -106,7 +109,7 @@ class CpuConvolutions::Parts {
         pass_(pass),
         x_(x),
         y_(y),
-        at_once_(images_at_once(x.shape, y.shape, x.dtype, of.cpu_.threads())),
+        at_once_(images_at_once(geometry, x, y, of.cpu_.threads())),
         count_((x.shape.batch() + at_once_ - 1) / at_once_) {}
 
   /// Of the memory that run() takes.
