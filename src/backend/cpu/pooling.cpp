@@ -137,19 +137,30 @@ struct Area {
 
 /// One pixel of grad_x from the windows that cover it: add(oy, ox, first, count, sums) adds what
 /// one gives channels [first, first + count).
-template <typename T, typename Add>
-void gather(const Area& windows, std::int64_t channels, bool accumulate, T* target,
+template <typename Add>
+void gather(const Area& windows, std::int64_t channels, bool accumulate, float* target,
             const Add& add) {
-  constexpr std::int64_t kBlock = 64;  // channels whose sums stay in a first-level cache
+  if (!accumulate) std::fill_n(target, channels, 0.0F);
+  for (std::int64_t oy = windows.rows.begin; oy < windows.rows.end; ++oy) {
+    for (std::int64_t ox = windows.columns.begin; ox < windows.columns.end; ++ox) {
+      add(oy, ox, std::int64_t{0}, channels, target);
+    }
+  }
+}
+
+/// The same, rounded once.
+template <typename Add>
+void gather(const Area& windows, std::int64_t channels, bool accumulate, BFloat16* target,
+            const Add& add) {
+  constexpr std::int64_t kBlock = 512;  // channels whose sums stay in a first-level cache
+  float sums[kBlock];
   for (std::int64_t first = 0; first < channels; first += kBlock) {
     const std::int64_t count = std::min(kBlock, channels - first);
-    float sums[kBlock] = {};
     if (accumulate) std::copy_n(target + first, count, sums);
-    for (std::int64_t oy = windows.rows.begin; oy < windows.rows.end; ++oy) {
-      for (std::int64_t ox = windows.columns.begin; ox < windows.columns.end; ++ox) {
-        add(oy, ox, first, count, sums);
-      }
-    }
+    gather(windows, count, accumulate, sums,
+           [&](std::int64_t oy, std::int64_t ox, std::int64_t, std::int64_t, float* to) {
+             add(oy, ox, first, count, to);
+           });
 #pragma omp simd
     for (std::int64_t c = 0; c < count; ++c) target[first + c] = sums[c];
   }
