@@ -99,13 +99,15 @@ CompareRequest request_of(const CompareArguments& arguments) {
 int compare_folders(const CompareArguments& arguments) {
   std::vector<TrainSummary> runs;
   std::vector<std::string> left_out;
+  std::vector<FailedRun> failed;
   for (const fs::path& folder : arguments.inputs) {
+    for (FailedRun& run : failed_runs(folder)) failed.push_back(std::move(run));
     for (const fs::path& run : finished_run_folders(folder)) runs.push_back(*read_summary(run));
     for (std::string& warning : left_out_runs(folder)) left_out.push_back(std::move(warning));
   }
   // Only what was asked for is written: reading leaves the runs' folders alone.
   if (!arguments.common.output.empty()) make_output_folder(arguments.common.output);
-  report(arguments, runs, arguments.common.output, {}, left_out);
+  report(arguments, runs, arguments.common.output, std::move(failed), left_out);
   return kExitDone;
 }
 

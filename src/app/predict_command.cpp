@@ -144,8 +144,9 @@ void print(const PredictReport& report, const PredictRequest& request) {
   }
   if (report.task == Task::kClassification) print_top(report);
   print_counts(report);
-  fmt::print("{} images in {:.1f} s, {:.1f} images/s; everything is in {}\n", report.done,
-             report.seconds, images_per_second(report), request.output.string());
+  fmt::print("{} image{} in {:.1f} s, {:.1f} images/s; everything is in {}\n", report.done,
+             report.done == 1 ? "" : "s", report.seconds, images_per_second(report),
+             request.output.string());
 }
 
 /// Returns what all failures end with, or kExitFailure where they differ.

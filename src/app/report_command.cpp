@@ -56,12 +56,15 @@ int run_report(const ReportArguments& arguments) {
   }
   const fs::path output = output_of(arguments);
   std::vector<fs::path> folders;
+  std::vector<FailedRun> failed;
   for (const fs::path& input : arguments.inputs) {
+    for (FailedRun& run : failed_runs(input)) failed.push_back(std::move(run));
     for (const fs::path& folder : run_folders(input)) folders.push_back(folder);
     for (const std::string& warning : left_out_runs(input))
       fmt::print(stderr, "warning: {}\n", warning);
   }
   ReportData data = read_report(folders, *arguments.common.tables);
+  if (data.comparison) add_failed(*data.comparison, std::move(failed));
   data.title = report_title(arguments.inputs.front());
   std::optional<Examples> examples;
   if (!arguments.no_images) examples = find_examples(data, *arguments.common.tables);

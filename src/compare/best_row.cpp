@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "compare/comparison.h"
 #include "compare/table.h"
@@ -27,6 +28,25 @@ bool is_as_run(const Comparison& comparison, const std::string& name) {
                      [&](const Row& row) { return row.name == name && row.as_run(); });
 }
 
+/// That every row with a score has.
+std::set<std::uint64_t> shared_seeds(const std::vector<Row>& rows) {
+  std::set<std::uint64_t> seeds;
+  for (const Row& row : rows) {
+    for (const auto& [seed, reached] : row.score) seeds.insert(seed);
+  }
+  for (const Row& row : rows) {
+    if (row.score.empty()) continue;
+    std::erase_if(seeds, [&](std::uint64_t seed) { return !row.score.contains(seed); });
+  }
+  return seeds;
+}
+
+double mean_of(const Row& row, const std::set<std::uint64_t>& seeds) {
+  double sum = 0;
+  for (const std::uint64_t seed : seeds) sum += row.score.at(seed);
+  return sum / static_cast<double>(seeds.size());
+}
+
 std::size_t mode_of(const Comparison& comparison, const std::string& name) {
   const auto found = std::find_if(comparison.rows.begin(), comparison.rows.end(),
                                   [&](const Row& row) { return row.name == name; });
@@ -37,22 +57,28 @@ std::size_t mode_of(const Comparison& comparison, const std::string& name) {
 
 std::optional<BestRow> best_row(const Comparison& comparison) {
   const std::vector<Row>& rows = comparison.rows;
+  const std::set<std::uint64_t> seeds = shared_seeds(rows);
   BestRow best;
   std::size_t scored = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].score.empty()) continue;
-    const bool higher = scored == 0 || rows[i].score_spread.mean > rows[best.row].score_spread.mean;
-    if (higher) best.row = i;
-    ++scored;
+    if (seeds.empty()) return std::nullopt;
+    const double mean = mean_of(rows[i], seeds);
+    if (scored++ == 0 || mean > best.mean) {
+      best.row = i;
+      best.mean = mean;
+    }
+    if (rows[i].score.size() > seeds.size()) best.shared = seeds.size();
   }
   if (scored < 2) return std::nullopt;
   for (const PairedDifference& pair : comparison.pairs) {
     const std::string other = other_of(pair, rows[best.row].name);
     if (other.empty() || pair.seeds.empty()) continue;
     best.seeds = best.seeds == 0 ? pair.seeds.size() : std::min(best.seeds, pair.seeds.size());
-    const bool better =
+    const bool settled =
         verdict(pair, comparison.adjustment.together).kind == Verdict::Kind::kBetter;
-    (better ? best.better_than : best.not_told_apart).push_back(other);
+    const bool higher = (pair.a == rows[best.row].name) == (pair.spread.mean > 0);
+    (!settled ? best.not_told_apart : higher ? best.better_than : best.worse_than).push_back(other);
   }
   best.settled = smallest_p_value(static_cast<int>(best.seeds)) <= kLevel;
   return best;
@@ -60,8 +86,11 @@ std::optional<BestRow> best_row(const Comparison& comparison) {
 
 std::string BestRow::claim(const Comparison& comparison) const {
   const Row& best = comparison.rows[row];
-  std::string text = fmt::format("Highest: {}, {} {}", best.name, comparison.score,
-                                 format_number(best.score_spread.mean, 2));
+  const std::string of = shared == 0   ? ""
+                         : shared == 1 ? " on the seed that all rows have"
+                                       : fmt::format(" on the {} seeds that all rows have", shared);
+  std::string text =
+      fmt::format("Highest{}: {}, {} {}", of, best.name, comparison.score, format_number(mean, 2));
   if (seeds == 0) return text;  // of a curve, not tested against any
   const std::string of_seeds = count_of(static_cast<std::int64_t>(seeds), "seed");
   if (!settled) {
@@ -69,6 +98,9 @@ std::string BestRow::claim(const Comparison& comparison) const {
                        seeds == 1 ? "is" : "are", pairs_needed(kLevel));
   }
   if (!better_than.empty()) text += fmt::format("; better than {}", listed(better_than));
+  if (!worse_than.empty()) {
+    text += fmt::format("; below {} on all seeds that both have", listed(worse_than));
+  }
   if (!not_told_apart.empty()) {
     text += fmt::format("; not told apart from {}", listed(not_told_apart));
   }

@@ -295,6 +295,20 @@ void warn_of_missing_seeds(const std::vector<RunsOfMode>& groups,
   }
 }
 
+/// An evaluation that came later, or is not defined, may lack seeds that its mode has.
+void warn_of_missing_scores(const std::vector<Row>& rows, std::vector<std::string>& warnings) {
+  for (const Row& row : rows) {
+    if (row.as_run() || row.score.empty()) continue;
+    const auto whole = std::ranges::find_if(
+        rows, [&](const Row& other) { return other.as_run() && other.mode == row.mode; });
+    if (whole == rows.end() || whole->score.size() <= row.score.size()) continue;
+    warnings.push_back(concat(row.name, " has scores of ", row.score.size(), " of the ",
+                              whole->score.size(), " seeds of ", whole->name,
+                              ": its mean is of fewer seeds than others', and differences are of ",
+                              "the seeds that both have"));
+  }
+}
+
 }  // namespace
 
 std::string Row::statistics() const {
@@ -324,6 +338,7 @@ Comparison compare_runs(std::span<const TrainSummary> runs) {
   }
   comparison.warnings = find_warnings(runs);
   warn_of_missing_seeds(groups, comparison.warnings);
+  warn_of_missing_scores(comparison.rows, comparison.warnings);
   return comparison;
 }
 
@@ -367,7 +382,9 @@ void add_failed(Comparison& comparison, std::vector<FailedRun> failed) {
       if (first.empty()) first = run.error;
       seeds += concat(seeds.empty() ? "" : ", ", run.seed);
     }
-    comparison.warnings.push_back(concat(mode, " cannot train (seed ", seeds, "): ", first));
+    comparison.warnings.push_back(concat(mode, " cannot train (seed",
+                                         seeds.find(',') == std::string::npos ? " " : "s ", seeds,
+                                         "): ", first));
   }
   comparison.failed = std::move(failed);
 }

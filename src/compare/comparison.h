@@ -151,10 +151,14 @@ struct Verdict {
 /// `pairs`: how many differences are tested together (Adjustment::together).
 Verdict verdict(const PairedDifference& pair, std::size_t pairs);
 
-/// The row with the highest mean.
+/// The row with the highest mean over the seeds that all rows with a score have: a row that lacks
+/// the seeds on which all do badly is no better.
 struct BestRow {
   std::size_t row = 0;                   // of Comparison::rows
+  double mean = 0;                       // over these seeds
+  std::size_t shared = 0;                // of them, where some row has more; else 0
   std::vector<std::string> better_than;  // rows that it is shown to be better than
+  std::vector<std::string> worse_than;   // on more seeds than all rows have
   std::vector<std::string> not_told_apart;
   std::size_t seeds = 0;  // the fewest that it shares with another row
   bool settled = false;   // whether so many can show anything
@@ -162,7 +166,8 @@ struct BestRow {
   /// In a sentence, without its stop.
   std::string claim(const Comparison& comparison) const;
 };
-/// None where fewer than two rows have scores. Of a curve by the differences that are tested there.
+/// None where fewer than two rows have scores, or no seed in common. Of a curve by the differences
+/// that are tested there.
 std::optional<BestRow> best_row(const Comparison& comparison);
 
 /// What it costs to use a mode and its evaluation, in a sentence.

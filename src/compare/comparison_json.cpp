@@ -110,6 +110,7 @@ Json best_json(const BestRow& best, const Comparison& comparison) {
   return {{"row", row.name},
           {"settled", best.settled},
           {"better_than", best.better_than},
+          {"worse_than", best.worse_than},
           {"not_told_apart", best.not_told_apart},
           {"claim", best.claim(comparison)},
           {"cost", cost_of(row)}};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <numeric>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "run/report_text.h"
 #include "run/run_folder.h"
+#include "run/run_lock.h"
 #include "train/diagnosis/diagnosis.h"
 #include "train/diagnosis/sync_layers.h"
 #include "train/plan.h"
@@ -224,9 +226,9 @@ void check_same(const PlannedRun& run, const std::string& hash, const std::strin
                                 : config_difference(config_of(run), run.request.config);
   if (difference.empty()) difference = "one of another version of the program";
   throw ConfigError(fmt::format(
-      "{} holds a run with another configuration: {}; give the values that are there with -s, "
+      "{} holds a run with another configuration: {}; give the {} that are there with {}, "
       "choose another folder with -o, or remove it",
-      run.request.output.string(), difference));
+      run.request.output.string(), difference, same ? "devices" : "values", same ? "-d" : "-s"));
 }
 
 /// The finished run in its folder, if there is one. An unfinished one is prepared to be resumed.
@@ -289,7 +291,7 @@ std::optional<double> measured_seconds(const PlannedRun& run) {
 
 /// Whether the error may be this mode's alone, so that the others are worth training.
 bool is_of_mode(const std::exception& error) {
-  if (threads_left_behind()) return false;
+  if (threads_left_behind() || dynamic_cast<const RunInUseError*>(&error) != nullptr) return false;
   return dynamic_cast<const ConfigError*>(&error) != nullptr ||
          dynamic_cast<const NonFiniteError*>(&error) != nullptr ||
          dynamic_cast<const ReplicaError*>(&error) != nullptr;
@@ -392,6 +394,12 @@ Config common_config(const TrainSummary& run, const Tables& tables) {
 }  // namespace
 
 ComparisonPlan plan_comparison(const CompareRequest& request) {
+  for (const auto& [key, options] :
+       {std::pair{"bn.mode", "--modes names"}, {"run.seed", "--first-seed and --seeds name"}}) {
+    if (!overrides_key(request.overrides, key)) continue;
+    throw ConfigError(
+        fmt::format("-s {}: compare trains what {}; leave the setting out", key, options));
+  }
   Config config = load_config(request.config, request.overrides, nullptr, *request.tables);
   check_can_be_written(config);
   settle_by_first(config, request.world,
@@ -407,6 +415,12 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
   }
   plan.modes = modes_of(named, config);
   plan.folder = folder_of(request, config);
+  if (RunFolder{plan.folder}.holds_run()) {
+    throw ConfigError(
+        fmt::format("{} holds a run, and a comparison wants a folder of its own; "
+                    "name another with -o",
+                    plan.folder.string()));
+  }
   if (!request.images.empty() && request.world.get().size() > 1) {
     throw ConfigError(
         "--images-per-device is for one process: slices of its devices stand for all others");
@@ -512,6 +526,16 @@ std::vector<std::string> left_out_runs(const fs::path& folder) {
   }
   std::sort(warnings.begin(), warnings.end());
   return warnings;
+}
+
+std::vector<FailedRun> failed_runs(const fs::path& folder) {
+  std::ifstream file(folder / "comparison.json");
+  const Json written = Json::parse(file, nullptr, false);
+  std::vector<FailedRun> failed;
+  if (!written.is_object()) return failed;
+  for (const Json& run : written.value("failed", Json::array()))
+    failed.push_back({run.at("mode"), run.at("seed"), run.at("error")});
+  return failed;
 }
 
 std::vector<std::string> config_differences(const std::vector<TrainSummary>& runs,

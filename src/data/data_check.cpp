@@ -420,7 +420,8 @@ std::vector<std::string> data_warnings(const SplitReport& split, const DataOptio
   const std::string where = concat("data (", split.name, "): ");
   if (!split.broken.empty()) {
     warnings.push_back(concat(where, split.broken.size(),
-                              " samples cannot be read: ", listed(split.broken),
+                              split.broken.size() == 1 ? " sample" : " samples",
+                              " cannot be read: ", listed(split.broken),
                               "; mend them, or leave them out with data.skip_broken = true"));
   }
   if (looks_binary(split, options)) {
@@ -447,7 +448,8 @@ std::vector<std::string> data_warnings(const SplitReport& split, const DataOptio
   }
   if (!split.without_labels.empty()) {
     warnings.push_back(concat(where, split.without_labels.size(),
-                              " images have no label that counts: ", listed(split.without_labels),
+                              split.without_labels.size() == 1 ? " image has" : " images have",
+                              " no label that counts: ", listed(split.without_labels),
                               "; nothing is learnt from them"));
   }
   if (crops_at_fixed_size(split, options)) {

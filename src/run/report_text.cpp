@@ -255,9 +255,14 @@ std::string format_summary(const TrainSummary& summary, const std::string& progr
   text += fmt::format("everything is in {}\nnext:\n", summary.run.string());
   const std::string command = shell_word(program);
   text += fmt::format("  {} eval {}\n", command, shell_word(summary.run.string()));
-  text += fmt::format("  {} train {} -d {} -s bn.mode={}\n", command,
-                      shell_word(RunFolder{summary.run}.config().string()), summary.devices,
-                      summary.bn_mode == "sync" ? "local" : "sync");
+  const std::string config = shell_word(RunFolder{summary.run}.config().string());
+  if (summary.ranks.size() < 2) {  // on one device local and sync are the same
+    const bool cpu = summary.devices.find("cuda") == std::string::npos;
+    text += fmt::format("  {} compare {} -d {}\n", command, config, cpu ? "cpu:4" : "cuda:0x4");
+  } else {
+    text += fmt::format("  {} train {} -d {} -s bn.mode={}\n", command, config, summary.devices,
+                        summary.bn_mode == "sync" ? "local" : "sync");
+  }
   return text;
 }
 

@@ -66,9 +66,9 @@ RunLock::RunLock(const fs::path& root) : file_(lock_of(root)) {
     close(descriptor_);
     descriptor_ = -1;
     if (!held) return;
-    throw ConfigError(concat(root.string(), " is in use by another training",
-                             parenthesised(holder_of(file_)),
-                             "; wait for it, or train into another folder with -o"));
+    throw RunInUseError(concat(root.string(), " is in use by another training",
+                               parenthesised(holder_of(file_)),
+                               "; wait for it, or train into another folder with -o"));
   } while (!names_what_is_held());
   write_holder();
 }

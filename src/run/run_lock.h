@@ -5,7 +5,15 @@
 #include <filesystem>
 #include <vector>
 
+#include "lockstep/core/check.h"
+
 namespace lockstep {
+
+/// Another training is at work in the folder.
+class RunInUseError : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
 
 /// Holds the lock of a run folder (flock on its file `lock`, which says who holds it) while it
 /// lives, and makes the folder. In the end the file goes, and so do the folders that it made and
@@ -13,7 +21,7 @@ namespace lockstep {
 /// is no error: then there is no lock. Process 0 holds it for all processes of a run.
 class RunLock {
  public:
-  /// Throws ConfigError naming the folder and who holds it when another training does.
+  /// Throws RunInUseError naming the folder and who holds it when another training does.
   explicit RunLock(const std::filesystem::path& root);
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/process.h"
+#include "run/run_lock.h"
 #include "support/check_contains.h"
 
 namespace lockstep {
@@ -130,11 +131,41 @@ TEST_CASE("a mode that cannot train does not hold up the others") {
   const Outcome outcome = run_lockstep(place.compare("local,sync", tiny));
   CHECK(outcome.exit_code == 1);
   check_contains(outcome.out, "[1/4] local seed 0: cannot train: ");
-  check_contains(outcome.out, "Warning: local cannot train (seed 0, 1): ");
+  check_contains(outcome.out, "Warning: local cannot train (seeds 0, 1): ");
   check_contains(outcome.out, "cannot train |");
   CHECK(Json::parse(read_text(place.output + "/comparison.json"))["modes"].size() == 1);
+  // Read again, it is still told.
+  const Outcome again = run_lockstep({"compare", place.output, "--json"});
+  CHECK(Json::parse(again.out)["failed"].size() == 2);
+  REQUIRE(run_lockstep({"report", place.output, "--no-images"}).exit_code == 0);
+  check_contains(read_text(place.output + "/report.html"), "local cannot train (seeds 0, 1): ");
   const Outcome alone = run_lockstep(place.compare("local", tiny));
   CHECK(alone.exit_code == 5);
+}
+
+TEST_CASE("a comparison does not take what it trains by itself, nor a run's folder") {
+  const ComparisonPlace place;
+  for (const auto& [key, option] :
+       {std::pair{"run.seed=3", "--first-seed"}, {"bn.mode=ghost", "--modes"}}) {
+    const Outcome outcome = run_lockstep(place.compare("local,sync", {"-s", key}));
+    CHECK(outcome.exit_code == 2);
+    check_contains(outcome.err, option);
+  }
+  REQUIRE(run_lockstep(
+              {"train", place.config, "-d", "cpu:2", "-o", place.output, "-s", "run.max_iters=1"})
+              .exit_code == 0);
+  const Outcome outcome = run_lockstep(place.compare("local,sync"));
+  CHECK(outcome.exit_code == 2);
+  check_contains(outcome.err, "holds a run, and a comparison wants a folder of its own");
+}
+
+TEST_CASE("a run that another training holds is no failure of its mode") {
+  const ComparisonPlace place;
+  const RunLock held(std::filesystem::path(place.output) / "sync-s0");
+  const Outcome outcome = run_lockstep(place.compare("local,sync", {"-s", "run.max_iters=1"}));
+  CHECK(outcome.exit_code == 2);
+  check_contains(outcome.err, "is in use by another training");
+  CHECK_FALSE(std::filesystem::exists(place.output + "/comparison.json"));
 }
 
 TEST_CASE("an interrupted comparison continues where it stopped") {

@@ -247,7 +247,7 @@ TEST_CASE("a mode that cannot train is told of beside the others") {
   Comparison comparison = compare_runs(runs);
   add_failed(comparison, {{"local", 0, "one value per channel"}, {"local", 1, "one value"}});
   const std::string text = to_markdown(comparison);
-  CHECK(text.find("Warning: local cannot train (seed 0, 1): one value per channel\n") !=
+  CHECK(text.find("Warning: local cannot train (seeds 0, 1): one value per channel\n") !=
         std::string::npos);
   CHECK(text.find("cannot train |") != std::string::npos);
   const auto json = nlohmann::json::parse(to_json(comparison));
@@ -390,6 +390,58 @@ TEST_CASE("the best row, what it is better than, and what it costs") {
   CHECK(contains(text, ", 6 seeds, p = 0.0312).\nlocal by own is better than local by 8.95 "));
 }
 
+TEST_CASE("the best row is that of the seeds that all rows have") {
+  // Of seeds 6 to 11 there is sync alone, and it does badly there.
+  std::vector<TrainSummary> runs;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    runs.push_back(run("sync", seed, seed < 6 ? 35 + static_cast<double>(seed) : 5));
+    if (seed < 6) runs.push_back(run("local", seed, 30 + static_cast<double>(seed)));
+  }
+  const Comparison comparison = compare_runs(runs);
+  const std::optional<BestRow> best = best_row(comparison);
+  REQUIRE(best);
+  CHECK(comparison.rows[best->row].name == "sync");
+  CHECK(best->better_than == std::vector<std::string>{"local"});
+  CHECK(best->worse_than.empty());
+  CHECK(best->claim(comparison) ==
+        "Highest on the 6 seeds that all rows have: sync, mIoU 37.50; "
+        "better than local (6 seeds, 1 difference tested together)");
+  // Without a seed in common nothing is the highest.
+  std::erase_if(runs,
+                [](const TrainSummary& run) { return (run.bn_mode == "sync") == (run.seed < 6); });
+  CHECK_FALSE(best_row(compare_runs(runs)));
+}
+
+TEST_CASE("the best row is not better than one that wins on more seeds") {
+  std::vector<TrainSummary> runs;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    runs.push_back(run("local", seed, 30));
+    runs.push_back(run("sync", seed, seed == 0 ? 29 : 40 + static_cast<double>(seed)));
+    if (seed == 0) runs.push_back(run("group", seed, 10));
+  }
+  const Comparison comparison = compare_runs(runs);
+  const std::optional<BestRow> best = best_row(comparison);
+  REQUIRE(best);
+  CHECK(comparison.rows[best->row].name == "local");
+  CHECK(best->better_than.empty());
+  const auto pair = std::ranges::find_if(comparison.pairs, [](const PairedDifference& one) {
+    return one.a == "sync" && one.b == "local";
+  });
+  REQUIRE(pair != comparison.pairs.end());
+  const bool told = verdict(*pair, comparison.adjustment.together).kind == Verdict::Kind::kBetter;
+  CHECK(best->worse_than.size() == (told ? 1 : 0));
+}
+
+TEST_CASE("an evaluation that lacks seeds is warned of") {
+  std::vector<TrainSummary> runs = with_own();
+  for (TrainSummary& run : runs) {
+    if (run.bn_mode == "sync" && run.seed > 0) run.other_stats.clear();
+  }
+  const std::vector<std::string> warnings = compare_runs(runs).warnings;
+  REQUIRE(warnings.size() == 1);
+  CHECK(contains(warnings[0], "sync by own has scores of 1 of the 6 seeds of sync"));
+}
+
 TEST_CASE("the best row: an evaluation may be the best, and few seeds settle nothing") {
   std::vector<TrainSummary> runs = with_own();
   std::erase_if(runs, [](const TrainSummary& run) { return run.seed > 1; });
@@ -453,6 +505,7 @@ TEST_CASE("comparison.json has the rows, the best of them, and p-values of all t
                        {"settled", true},
                        {"better_than", std::vector<std::string>{"local", "sync by own"}},
                        {"not_told_apart", std::vector<std::string>{"local by own"}},
+                       {"worse_than", std::vector<std::string>{}},
                        {"claim", best_row(comparison)->claim(comparison)},
                        {"cost", cost_of(comparison.rows[1])}});
   for (const auto& pair : json["pairs"]) {

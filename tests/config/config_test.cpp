@@ -418,6 +418,7 @@ TEST_CASE("keys that mean nothing beside others are warned of where somebody wro
   check_contains(warnings[3], "loss.aux_weight means nothing with model.aux_head = false");
   check_contains(warnings[4], "run.loss_scale means nothing with run.precision = \"fp32\"");
   check_contains(warnings[5], "bn.eval_stats means nothing with bn.track_running_stats = false");
+  CHECK(config.bn.eval_stats == EvalStats::kOwn);  // by what there is
   // A run's own configuration says every key.
   config_from(to_toml(config), {"run.max_iters=8"}, &warnings);
   CHECK(warnings.empty());

@@ -147,8 +147,8 @@ DataTable times_table(const ReportData& data) {
 // Only sync synchronizes; virtual runs on another number of devices.
 std::string meaning(const PairedDifference& pair, double mean,
                     const std::optional<Interval>& interval) {
-  if (pair.a != "sync" || pair.b != "local") return ".";
-  if (interval && interval->low <= 0 && interval->high >= 0) {
+  if (pair.a != "sync" || pair.b != "local" || !interval) return ".";
+  if (interval->low <= 0 && interval->high >= 0) {
     return ": a cost of synchronization is not shown.";
   }
   return mean > 0 ? ": that is what synchronization costs here."
@@ -167,7 +167,9 @@ std::string cost(const ReportData& data, const PairedDifference& pair) {
   }
   if (differences.empty()) return "";
   const double mean = mean_spread(differences).mean, of = mean_spread(base).mean;
-  const auto interval = t_interval(differences, 1 - kLevel);
+  const bool settles = smallest_p_value(static_cast<int>(differences.size())) <= kLevel;
+  std::optional<Interval> interval;
+  if (settles) interval = t_interval(differences, 1 - kLevel);
   std::string text =
       fmt::format("A step of {} takes {:.1f} ms ({:.1f} %) {} than one of {}", pair.a,
                   std::abs(mean), 100 * std::abs(mean) / of, mean < 0 ? "less" : "more", pair.b);
