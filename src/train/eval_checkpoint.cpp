@@ -32,24 +32,55 @@ Config without_demands(Config config) {
   return config;
 }
 
-// Precise statistics need training batches; otherwise the smallest training plan will do, in which
-// no replica meets another.
+// The smallest training plan will do, in which no replica meets another.
 std::unique_ptr<DataParallel> replicas_for(const Config& trained,
                                            const std::vector<Device>& devices, World& world) {
-  const int count = make_rank_layout(world, devices).ranks();
   Config config = without_demands(trained);
-  if (config.bn.eval_stats != EvalStats::kPrecise) {
-    config.batch.accumulate = 1;
-    config.bn.sync_group = 0;
-    if (config.bn.sync_top()) config.bn.sync_layers.clear();
-    const int side = static_cast<int>(config.architecture().size_divisor) * 2;
-    return make_replicas(config, devices, count, {side, side}, nullptr, world);
+  config.batch.accumulate = 1;
+  config.bn.sync_group = 0;
+  if (config.bn.sync_top()) config.bn.sync_layers.clear();
+  const int side = static_cast<int>(config.architecture().size_divisor) * 2;
+  const int count = make_rank_layout(world, devices).ranks();
+  return make_replicas(config, devices, count, {side, side}, nullptr, world);
+}
+
+// This process's share of so many ranks, on the devices that it has.
+std::vector<Device> spread_ranks(int ranks, const std::vector<Device>& here, World& world) {
+  if (ranks < world.size()) {
+    throw ConfigError(concat("precise statistics are those of the ", ranks,
+                             " devices of the training: start at most as many processes, not ",
+                             world.size()));
   }
-  const TrainLoader loader(config.data, {.batch = config.global_batch(count),
+  const int before = ranks * world.process() / world.size();
+  const auto own = static_cast<std::size_t>(ranks * (world.process() + 1) / world.size() - before);
+  std::vector<Device> devices;
+  for (std::size_t i = 0; i < own; ++i) {
+    devices.push_back(here[i % here.size()]);
+    devices.back().slot += static_cast<int>(i / here.size() * here.size());
+  }
+  return devices;
+}
+
+// Of the training's batches, cut as its devices had them (`saved`; empty: as those here would).
+ReplicaStatistics compute_precise(const Config& trained, const CheckpointFiles& checkpoint,
+                                  const TensorMap& tensors,
+                                  const std::vector<ReplicaStatistics>& saved,
+                                  const std::vector<Device>& here, World& world) {
+  Config config = without_demands(trained);
+  const bool known = !saved.empty();
+  const int ranks = known ? static_cast<int>(saved.size()) : make_rank_layout(world, here).ranks();
+  config.batch.global = config.global_batch(ranks);
+  const TrainLoader loader(config.data, {.batch = *config.batch.global,
                                          .drop_last = config.batch.drop_last,
                                          .seed = config.run.seed,
                                          .divisor = config.size_divisor()});
-  return make_replicas(config, devices, config.global_batch(count), loader.size(), nullptr, world);
+  config = with_steps(config, config.max_iters(loader.batches_per_epoch()));
+  const bool spreads = known && !config.bn.shares_statistics();
+  const auto replicas = make_replicas(config, spreads ? spread_ranks(ranks, here, world) : here,
+                                      *config.batch.global, loader.size(), nullptr, world);
+  load_from(checkpoint.path, [&] { return replicas->load_state_dict(tensors); });
+  if (spreads && !saved.front().empty()) write_running_statistics(*replicas, saved);
+  return precise_statistics(*replicas, config);
 }
 
 void choose_split(const std::string& split, DataOptions& data) {
@@ -99,23 +130,26 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   if (!world.first()) checkpoint = read_checkpoint_files(shared.path());
   Config config = load_config_of(request.config, checkpoint.path, request.overrides,
                                  report.warnings, *request.tables);
+  const Config trained = config;
   choose_split(request.split, config.data);
   const std::vector<Device> devices = parse_devices(report.devices);
   const EvalStats stats = config.bn.eval_stats;
-  const auto saved = saved_statistics(checkpoint, stats, report.warnings);
+  auto saved = saved_statistics(checkpoint, stats, report.warnings);
 
   if (!saved.empty() && !config.bn.eval_images) {
     config.bn.eval_images = config.images_together(static_cast<int>(saved.size()));
   }
 
-  const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices, world);
   const TensorMap tensors =
       select_prefix(std::move(checkpoint.weights.tensors), config.model.weights_prefix);
+  if (stats == EvalStats::kPrecise) {
+    saved = {compute_precise(trained, checkpoint, tensors, saved, devices, world)};
+  }
+  const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices, world);
   const ImportSummary summary =
       load_from(checkpoint.path, [&] { return replicas->load_state_dict(tensors); });
   warn_of_passed_over(checkpoint.path, tensors, summary, report.warnings);
   use_saved_statistics(*replicas, saved, stats);
-  const bool merged = stats == EvalStats::kMean || stats == EvalStats::kPooled;
   report.iteration = iteration_of(checkpoint.weights);
   report.classes = class_names(config.data);
   Evaluator evaluator(config, *replicas);
@@ -124,7 +158,7 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   if (const auto text = window_warning(config, stats, own.network())) {
     report.warnings.push_back(*text);
   }
-  const EvalStats used = merged ? EvalStats::kDevice0 : stats;
+  const EvalStats used = are_running(stats) ? EvalStats::kDevice0 : stats;
   report.evaluation = evaluator.evaluate(used);
   report.evaluation.eval_stats = stats;
   if (request.per_image) add_images(evaluator, used, config.data, report);

@@ -69,6 +69,12 @@ void begin_computing(const Config& config, const std::vector<Device>& devices) {
   use_cpu_kernels("portable");
 }
 
+Config with_steps(Config config, std::int64_t steps) {
+  const double share = config.bn.renorm_warmup_share;
+  config.bn.renorm_warmup = std::llround(share * static_cast<double>(steps));
+  return config;
+}
+
 DataParallelOptions replica_options(const Config& config, const std::vector<Device>& devices,
                                     std::int64_t global_batch, const Size& size, World& world) {
   DataParallelOptions options;

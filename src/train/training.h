@@ -36,6 +36,9 @@ auto by_keys(const Function& function) {
   }
 }
 
+/// With what norm layers count in steps, for a training of so many.
+Config with_steps(Config config, std::int64_t steps);
+
 /// What a configuration says of replicas on these devices.
 DataParallelOptions replica_options(const Config& config, const std::vector<Device>& devices,
                                     std::int64_t global_batch, const Size& size,

@@ -188,9 +188,7 @@ void TrainingSession::make_loader() {
 // Where processes have chosen other convolutions than the first they take its choices, and all make
 // their replicas once more: a step's bits are those of one choice.
 void TrainingSession::make_alike_replicas() {
-  Config own = config;
-  own.bn.renorm_warmup =
-      std::llround(config.bn.renorm_warmup_share * static_cast<double>(max_iters));
+  const Config own = with_steps(config, max_iters);
   const auto make = [&] {
     replicas.reset();
     replicas = make_replicas(own, devices, config.global_batch(layout.ranks()), loader->size(),

@@ -404,11 +404,7 @@ TEST_CASE("evaluating a checkpoint gives what training said") {
     CAPTURE(stats);
     const TrainSummary summary =
         train(runs.request(stats, {"bn.precise_iters=3", "bn.eval_stats=" + std::string(stats)}));
-    // Precise statistics depend on how training batches are spread; the others are the checkpoint's
-    // own.
-    const bool precise = std::string(stats) == "precise";
-    for (const char* devices : {"cpu:4", "cpu:1"}) {
-      if (precise && std::string(devices) == "cpu:1") continue;
+    for (const char* devices : {"cpu:4", "cpu:1", "cpu:3", "cpu:6"}) {
       const EvalReport report = evaluate_checkpoint({runs.folder(stats).root, {}, {}, devices});
       CHECK(report.evaluation.confusion == summary.evaluation.confusion);
       CHECK(report.iteration == 10);
@@ -416,6 +412,26 @@ TEST_CASE("evaluating a checkpoint gives what training said") {
     }
   }
   CHECK_THROWS_AS(evaluate_checkpoint({runs.path() / "nowhere", {}, {}, "cpu:1"}), DataError);
+}
+
+TEST_CASE("eval repeats a training's precise score in every mode, on any devices") {
+  const Runs runs;
+  int run = 0;
+  for (const std::string mode : {"local", "sync", "ghost", "renorm", "instance"}) {
+    for (const std::string more : {"batch.accumulate=2", "batch.per_device=2"}) {
+      std::vector<std::string> keys{"bn.eval_stats=precise", "bn.precise_iters=2", more,
+                                    "bn.mode=" + mode};
+      if (mode == "sync") keys.emplace_back("bn.sync_group=2");
+      CAPTURE(mode);
+      CAPTURE(more);
+      const std::string name = std::to_string(run++);
+      const TrainSummary summary = train(runs.request(name, keys));
+      for (const char* devices : {"cpu:1", "cpu:3"}) {
+        const EvalReport report = evaluate_checkpoint({runs.folder(name).root, {}, {}, devices});
+        CHECK(report.evaluation.confusion == summary.evaluation.confusion);
+      }
+    }
+  }
 }
 
 TEST_CASE("a checkpoint is evaluated whatever its training has asked of the devices") {
