@@ -11,6 +11,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "step/check_declared.h"
+#include "train/eval_batches.h"
 #include "train/settled_data.h"
 #include "train/training.h"
 
@@ -128,8 +129,7 @@ std::vector<std::string> look_at_data(const Config& config, const Dataset& train
 
 void check_evaluated_sizes(const Config& config, int ranks, const ValLoader& loader) {
   const bool asked = config.bn.eval_stats == EvalStats::kBatch || config.run.eval_disparity;
-  const std::int64_t together =
-      std::min(config.bn.eval_images.value_or(config.images_together(ranks)), loader.size());
+  const std::int64_t together = images_together(config, ranks, loader);
   if (!asked || together == 1 || loader.one_size()) return;
   throw ConfigError(concat(
       "batch statistics of ", together, " images (",

@@ -18,13 +18,6 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::int64_t kImagesPerBatch = 16;
-
-EvalNormalizer normalizer_of(EvalStats stats) {
-  if (stats == EvalStats::kOwn) return EvalNormalizer::kOwn;
-  return stats == EvalStats::kBatch ? EvalNormalizer::kBatch : EvalNormalizer::kRunning;
-}
-
 /// Four images, spread over the split.
 std::vector<std::int64_t> example_indices(std::int64_t images) {
   constexpr std::int64_t kExamples = 4;
@@ -57,16 +50,12 @@ Image side_by_side(const std::vector<Image>& images) {
 
 struct Evaluator::Impl {
   Impl(const Config& options, DataParallel& group)
-      : config(options),
-        replicas(group),
-        loader(options.data, options.run.seed),
-        images_per_batch(
-            loader.task() == Task::kClassification && loader.one_size() ? kImagesPerBatch : 1) {
+      : config(options), replicas(group), loader(options.data, options.run.seed) {
     check_evaluated_sizes(config, replicas.size(), loader);
   }
 
   ReplicaStatistics statistics(EvalStats stats, const std::vector<ReplicaStatistics>& training);
-  std::int64_t images_together() const;
+  std::int64_t together() const { return images_together(config, replicas.size(), loader); }
   int divisor() const { return static_cast<int>(config.architecture().size_divisor); }
   std::vector<ValidationExample> predict(const std::vector<std::int64_t>& indices,
                                          const EvaluationOptions& options);
@@ -80,9 +69,6 @@ struct Evaluator::Impl {
   Config config;
   DataParallel& replicas;
   ValLoader loader;
-  // Maps of pixels are evaluated one by one, however large they are; whole images of one size
-  // together. The same for any number of devices, so that the sum of the losses is.
-  std::int64_t images_per_batch;
   std::vector<ValidationExample> examples;
 };
 
@@ -92,12 +78,6 @@ Evaluator::Evaluator(const Config& config, DataParallel& replicas)
 Evaluator::~Evaluator() = default;
 
 const Dataset& Evaluator::dataset() const { return impl_->loader.dataset(); }
-
-std::int64_t Evaluator::Impl::images_together() const {
-  const std::int64_t asked =
-      config.bn.eval_images.value_or(config.images_together(replicas.size()));
-  return std::min(asked, loader.size());
-}
 
 ReplicaStatistics Evaluator::Impl::statistics(EvalStats stats,
                                               const std::vector<ReplicaStatistics>& training) {
@@ -171,10 +151,9 @@ void Evaluator::Impl::check_has_images(EvalStats stats) const {
         "scores per image are of segmentations; an image that is classified is "
         "right or wrong (lockstep predict names its class)");
   }
-  if (stats == EvalStats::kBatch && images_together() > 1) {
-    throw ConfigError(concat("scores per image: bn.eval_stats = \"batch\" normalises ",
-                             images_together(), " images together; choose another, or ",
-                             "bn.eval_images = 1"));
+  if (stats == EvalStats::kBatch && together() > 1) {
+    throw ConfigError(concat("scores per image: bn.eval_stats = \"batch\" normalises ", together(),
+                             " images together; choose another, or ", "bn.eval_images = 1"));
   }
 }
 
@@ -226,8 +205,8 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   const auto start = std::chrono::steady_clock::now();
   const bool by_batch = stats == EvalStats::kBatch;
   const std::int64_t images = impl_->loader.size();
-  const EvalBatches batches = by_batch ? EvalBatches::shuffled(images, impl_->images_together())
-                                       : EvalBatches::in_order(images, impl_->images_per_batch);
+  const EvalBatches batches =
+      batches_of(stats, impl_->config, impl_->replicas.size(), impl_->loader);
   const bool segments = impl_->loader.task() == Task::kSegmentation;
   const std::vector<std::int64_t> shown =
       with_examples && segments ? example_indices(images) : std::vector<std::int64_t>{};
@@ -253,7 +232,7 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   evaluation.metrics = confusion_metrics(result.confusion, impl_->config.data.num_classes);
   if (evaluation.metrics.a_acc) evaluation.loss = result.loss;
   evaluation.images = images;
-  if (by_batch) evaluation.together = impl_->images_together();
+  if (by_batch) evaluation.together = impl_->together();
   if (impl_->config.windows(stats).any()) evaluation.mismatch = result.mismatch;
   if (evaluation.task == Task::kClassification) {
     const std::int64_t labelled =

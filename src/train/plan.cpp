@@ -1,6 +1,7 @@
 #include "train/plan.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -12,6 +13,8 @@
 #include "nn/norms/batch_norm_layer.h"
 #include "step/replica.h"
 #include "train/before_training.h"
+#include "train/eval_batches.h"
+#include "train/replica_readings.h"
 #include "train/settled_data.h"
 #include "train/training.h"
 
@@ -79,36 +82,70 @@ void time_steps(TrainingPlan& plan, DataParallel& replicas, TrainLoader& loader,
   plan.step_seconds = seconds[seconds.size() / 2];
 }
 
-EvaluationOptions windows_of(const TrainingPlan& plan) {
-  return {.windows = plan.config.windows(plan.config.bn.eval_stats)};
+EvaluationOptions options_of(const Config& config, EvalStats stats) {
+  return {normalizer_of(stats), config.windows(stats)};
 }
 
-// Each device evaluates the largest image: any of them may have to.
-void plan_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader& loader) {
-  const auto divisor = static_cast<int>(plan.config.architecture().size_divisor);
-  const std::int64_t largest = loader.largest(divisor);
-  const Batch batch = loader.load(largest, 1, divisor);
-  plan.largest_image = loader.dataset().describe(largest);
-  plan.largest_size = batch.size;
-  try {
+// Each device evaluates the largest batch of every kind that the training will: any of them may
+// have to.
+void evaluate_largest(const Config& config, DataParallel& replicas, const ValLoader& loader,
+                      std::int64_t largest) {
+  std::vector<EvalStats> all = evaluated_at_end(config, replicas.size(), false);
+  all.push_back(config.bn.eval_stats);
+  if (measures_disparity(config, false)) all.push_back(EvalStats::kBatch);
+  for (const EvalStats stats : all) {
+    const EvalBatches batches = batches_of(stats, config, replicas.size(), loader);
+    const std::vector<std::int64_t> images(static_cast<std::size_t>(batches.most()), largest);
+    const Batch batch = loader.load(images, config.size_divisor());
     replicas.evaluate(
-        replicas.size(), [&](std::int64_t /*index*/) { return batch; }, windows_of(plan));
+        std::min<std::int64_t>(replicas.size(), batches.count()),
+        [&](std::int64_t /*index*/) { return batch; }, options_of(config, stats));
+  }
+}
+
+void plan_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader& loader) {
+  const int divisor = plan.config.size_divisor();
+  const std::int64_t largest = loader.largest(divisor);
+  plan.largest_image = loader.dataset().describe(largest);
+  plan.largest_size = loader.load(largest, 1, divisor).size;
+  try {
+    evaluate_largest(plan.config, replicas, loader, largest);
   } catch (const Error& error) {
     throw Error(concat("evaluating the largest image, ", plan.largest_image, ": ", error.what()));
   }
 }
 
-// An image on each device at a time, as an evaluation goes over them. Images of several sizes take
+// A batch on each device at a time, as an evaluation goes over them. Images of several sizes take
 // the time of those that came first.
 void time_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader& loader) {
-  const auto divisor = static_cast<int>(plan.config.architecture().size_divisor);
-  const std::int64_t count = std::min<std::int64_t>(kEvaluated, loader.size());
-  const auto load = [&](std::int64_t index) { return loader.load(index, 1, divisor); };
-  const EvaluationOptions options = windows_of(plan);
+  const EvalStats stats = plan.config.bn.eval_stats;
+  const EvalBatches batches = batches_of(stats, plan.config, replicas.size(), loader);
+  const std::int64_t some = std::max<std::int64_t>(kEvaluated / batches.most(), replicas.size());
+  const std::int64_t count = std::min(some, batches.count());
+  std::atomic<std::int64_t> images = 0;
+  const auto load = [&](std::int64_t index) {
+    const std::vector<std::int64_t> together = batches.images_of(index);
+    images += std::ssize(together);
+    return loader.load(together, plan.config.size_divisor());
+  };
+  const EvaluationOptions options = options_of(plan.config, stats);
   replicas.evaluate(count, load, options);  // plans memory
+  images = 0;
   const Clock::time_point start = Clock::now();
   replicas.evaluate(count, load, options);
-  plan.image_seconds = seconds_since(start) / static_cast<double>(count);
+  plan.image_seconds = seconds_since(start) / static_cast<double>(images);
+}
+
+double time_precise_batch(const Config& config, DataParallel& replicas) {
+  constexpr std::int64_t kBatches = 2;
+  TrainLoader loader(config.data, {.batch = config.micro_batch(replicas.size()),
+                                   .drop_last = config.batch.drop_last,
+                                   .seed = config.run.seed,
+                                   .divisor = config.size_divisor()});
+  precise_statistics(replicas, loader, 1);  // waits for the loader
+  const Clock::time_point start = Clock::now();
+  precise_statistics(replicas, loader, kBatches);
+  return seconds_since(start) / kBatches;
 }
 
 // What would refuse the training is thrown, as by the training.
@@ -124,10 +161,33 @@ void warn_as_training(TrainingPlan& plan, const TrainLoader& loader, const ValLo
     plan.warnings.push_back(std::move(text));
 }
 
-std::int64_t count_evaluations(const Config& config, std::int64_t steps) {
-  const std::int64_t every = config.run.val_every;
-  if (every <= 0) return 1;
-  return (steps + every - 1) / every;
+// Of so many steps: every some, and the last.
+std::int64_t count_due(std::int64_t steps, std::int64_t every) {
+  return every <= 0 ? 1 : (steps + every - 1) / every;
+}
+
+// As the trainer makes them.
+void count_evaluations(TrainingPlan& plan) {
+  const Config& config = plan.config;
+  const std::int64_t every = config.run.val_every, save_every = config.run.checkpoint_every;
+  const std::int64_t frozen_from = config.bn.freeze_step(plan.steps);
+  const bool frozen = frozen_from < plan.steps;
+  const std::int64_t validations = count_due(plan.steps, every);
+  const std::int64_t chosen = config.ema.decay > 0 ? 2 * validations : validations;
+  const std::vector<EvalStats> last =
+      evaluated_at_end(config, static_cast<int>(plan.devices.size()), frozen);
+  plan.evaluations = chosen + std::ssize(last);
+  if (measures_disparity(config, false)) {
+    const std::int64_t before = every > 0 ? frozen_from / every : 0;
+    plan.evaluations += frozen ? before : validations;
+  }
+  std::int64_t precise = std::count(last.begin(), last.end(), EvalStats::kPrecise);
+  if (config.bn.eval_stats == EvalStats::kPrecise) precise += chosen;
+  if (config.ema.decay > 0 && config.ema.statistics == EmaStatistics::kPrecise) {
+    precise += validations + count_due(plan.steps, save_every) -
+               count_due(plan.steps, std::lcm(every, save_every));
+  }
+  plan.precise_batches = precise * config.bn.precise_iters;
 }
 
 std::size_t sum(const std::vector<std::size_t>& values) {
@@ -187,7 +247,7 @@ TrainingPlan plan_training(const Config& written, const std::vector<Device>& dev
   plan.dropped =
       std::max<std::int64_t>(plan.samples_per_epoch - plan.steps_per_epoch * plan.global_batch, 0);
   plan.steps = config.max_iters(plan.steps_per_epoch);
-  plan.evaluations = count_evaluations(config, plan.steps);
+  count_evaluations(plan);
   plan.rates = learning_rates(plan);
   warn_as_training(plan, loader, val_loader);
 
@@ -204,7 +264,7 @@ TrainingPlan plan_training(const Config& written, const std::vector<Device>& dev
   plan.norms = plan_norms(config.bn, plan.shares, network);
   plan.training_bytes = memory_of(*replicas, false);
   plan_evaluation(plan, *replicas, val_loader);
-  plan.planned_bytes = memory_of(*replicas, false);
+  plan.planned_bytes = memory_of(*replicas, true);
   time_evaluation(plan, *replicas, val_loader);
   const auto callbacks = [&] {
     const SyncGroup& group = replicas->sync_group();
@@ -215,15 +275,23 @@ TrainingPlan plan_training(const Config& written, const std::vector<Device>& dev
   plan.exchanges = (callbacks() - before) / (kWarmup + timed);
   plan.exchanged_bytes = statistics_bytes(*replicas);
   plan.measured_bytes = memory_of(*replicas, true);
-  plan.total_seconds = static_cast<double>(plan.steps) * plan.step_seconds +
-                       static_cast<double>(plan.evaluations * plan.val_images) * plan.image_seconds;
+  const double precise = plan.precise_batches > 0 ? time_precise_batch(config, *replicas) : 0;
+  plan.total_seconds =
+      static_cast<double>(plan.steps) * plan.step_seconds +
+      static_cast<double>(plan.evaluations * plan.val_images) * plan.image_seconds +
+      static_cast<double>(plan.precise_batches) * precise;
   return plan;
 }
 
 std::int64_t largest_batch(const TrainingPlan& plan, std::size_t bytes) {
+  const ValLoader val_loader(plan.config.data, plan.config.run.seed);
+  const std::int64_t largest_image = val_loader.largest(plan.config.size_divisor());
   const auto planned = [&](std::int64_t batch) {
-    const auto replicas = make_replicas(plan.config, plan.devices, batch, plan.size, nullptr);
-    return static_cast<double>(sum(memory_of(*replicas, false)));
+    Config config = plan.config;
+    config.batch.global = batch;
+    const auto replicas = make_replicas(config, plan.devices, batch, plan.size, nullptr);
+    evaluate_largest(config, *replicas, val_loader, largest_image);
+    return static_cast<double>(sum(memory_of(*replicas, true)));
   };
   const auto count = static_cast<std::int64_t>(plan.devices.size());
   // From what builds of one and of two images per device and micro-batch take.

@@ -37,10 +37,11 @@ struct TrainingPlan {
   std::int64_t train_images = 0, val_images = 0;
   std::int64_t samples_per_epoch = 0;  // crops_per_image of every training image
   std::int64_t steps_per_epoch = 0, steps = 0;
-  std::int64_t dropped = 0;  // samples that an epoch leaves out
-  std::int64_t evaluations = 0;
-  std::string largest_image = {};  // of an evaluation
-  Size largest_size = {};          // as the network is shown it
+  std::int64_t dropped = 0;          // samples that an epoch leaves out
+  std::int64_t evaluations = 0;      // over all validation images, of every kind
+  std::int64_t precise_batches = 0;  // that precise statistics will take forward
+  std::string largest_image = {};    // of an evaluation
+  Size largest_size = {};            // as the network is shown it
   std::int64_t parameters = 0;
   std::optional<std::int64_t> receptive_radius = {};  // of the first output; none: the whole image
   std::vector<LayerSummary> layers = {};  // of the first device's network, in forward order
@@ -51,7 +52,7 @@ struct TrainingPlan {
   std::int64_t exchanged_bytes = 0;  // of statistics that all devices post, per step
   std::vector<double> rates = {};    // learning rate at evenly spaced steps, the last one too
   std::vector<std::size_t> training_bytes = {};  // [rank] before the first step
-  std::vector<std::size_t> planned_bytes = {};   // [rank] with the network of largest_image
+  std::vector<std::size_t> planned_bytes = {};   // [rank] the most, with the evaluations
   std::vector<std::size_t> measured_bytes = {};  // [rank] the most, after the steps
   double step_seconds = 0;                       // median of the timed steps
   double image_seconds = 0;                      // of evaluating one image on one device

@@ -19,6 +19,7 @@
 #include "run/summary_json.h"
 #include "step/replica.h"
 #include "train/averaged_model.h"
+#include "train/eval_batches.h"
 #include "train/replica_readings.h"
 #include "train/settled_data.h"
 #include "train/step_meter.h"
@@ -326,12 +327,10 @@ void Trainer::validate() {
   if (better) save("best");
 }
 
-// What training would see of the validation split. Frozen statistics are the running ones.
+// What training would see of the validation split.
 void Trainer::measure_disparity() {
-  const Config& config = request_.config;
   validation_.others.clear();
-  const bool asked = config.run.eval_disparity && config.bn.has_running_statistics();
-  if (!asked || frozen_ || !are_running(config.bn.eval_stats)) return;
+  if (!measures_disparity(request_.config, frozen_)) return;
   validation_.others.push_back(session_.evaluator->evaluate(EvalStats::kBatch));
   record_evaluation(validation_.others.back(), false);
 }
@@ -418,24 +417,9 @@ TrainSummary Trainer::finish() {
   return summary;
 }
 
-// The same weights by running statistics and by each image's own; precise ones say whether running
-// ones could do what the batches' own do.
 void Trainer::evaluate_others() {
-  const Config& config = request_.config;
-  const bool differ = session_.layout.ranks() > 1 && !config.bn.shares_statistics();
-  std::vector<EvalStats> wanted;
-  if (config.run.eval_own && config.bn.has_running_statistics()) {
-    wanted = {are_running(config.bn.eval_stats) ? EvalStats::kOwn : EvalStats::kDevice0};
-  }
-  if (config.run.eval_all_stats && differ) {
-    wanted.insert(wanted.end(), {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled});
-  }
-  if (!validation_.others.empty()) wanted.push_back(EvalStats::kPrecise);
-  for (const EvalStats stats : wanted) {
-    const bool there =
-        std::any_of(validation_.others.begin(), validation_.others.end(),
-                    [&](const Evaluation& other) { return other.eval_stats == stats; });
-    if (there || stats == config.bn.eval_stats) continue;
+  for (const EvalStats stats :
+       evaluated_at_end(request_.config, session_.layout.ranks(), frozen_)) {
     validation_.others.push_back(session_.evaluator->evaluate(stats));
     record_evaluation(validation_.others.back(), false);
   }

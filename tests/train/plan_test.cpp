@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "lockstep/core/check.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
+#include "train/runs.h"
 
 namespace lockstep {
 namespace {
@@ -49,7 +51,7 @@ TEST_CASE("a plan counts steps, images and BatchNorm's values") {
   CHECK(plan.steps_per_epoch == 2);
   CHECK(plan.dropped == 2);
   CHECK(plan.steps == 6);
-  CHECK(plan.evaluations == 2);  // after steps 4 and 6
+  CHECK(plan.evaluations == 3);  // after steps 4 and 6, and by each image's own statistics
   REQUIRE(plan.norms.size() == 2);
   CHECK(plan.norms[0].height == 32);
   CHECK(plan.norms[0].local == 2 * 32 * 32);
@@ -101,6 +103,69 @@ TEST_CASE("the planned memory is what steps and evaluations take") {
             doctest::Approx(static_cast<double>(plan.planned_bytes[rank])).epsilon(0.05));
     }
   }
+}
+
+TEST_CASE("a plan's evaluations and memory are those of the training, whatever it evaluates by") {
+  const test::Runs runs;
+  const std::vector<std::vector<std::string>> rows{
+      {},
+      {"run.eval_own=false"},
+      {"run.eval_all_stats=true"},
+      {"bn.eval_stats=batch", "bn.eval_images=5", "batch.global=4"},
+      {"bn.eval_stats=batch", "batch.global=10"},
+      {"bn.eval_stats=own", "run.eval_all_stats=true"},
+      {"run.eval_disparity=true", "data.augment.crop=[16, 16]", "bn.precise_iters=2"},
+      {"run.eval_disparity=true", "bn.freeze_at=0.5"},
+      {"bn.eval_stats=precise", "bn.precise_iters=2", "ema.decay=0.5"},
+      {"ema.decay=0.5", "bn.mode=instance"}};
+  for (const std::vector<std::string>& keys : rows) {
+    CAPTURE(keys.empty() ? "" : keys.front());
+    const TrainRequest request = runs.request(std::to_string(&keys - rows.data()), keys);
+    const TrainingPlan plan = plan_training(request.config, parse_devices(request.devices), 1);
+    const TrainSummary trained = train(request);
+    const auto events = test::lines_of(RunFolder{request.output}.events());
+    CHECK(plan.evaluations == std::ranges::count_if(events, [](const nlohmann::json& event) {
+            const std::string type = event.at("type");
+            return type == "eval" || type == "eval_ema";
+          }));
+    std::size_t most = 0;  // of a rank: not all have a largest batch
+    for (const RankReport& rank : trained.ranks) most = std::max(most, rank.peak_memory_bytes);
+    for (const std::vector<std::size_t>& bytes : {plan.planned_bytes, plan.measured_bytes}) {
+      CHECK(static_cast<double>(std::ranges::max(bytes)) ==
+            doctest::Approx(static_cast<double>(most)).epsilon(0.05));
+    }
+  }
+}
+
+TEST_CASE("a plan counts the batches of precise statistics") {
+  const test::Runs runs;
+  const auto planned = [&](std::vector<std::string> keys) {
+    keys.emplace_back("bn.precise_iters=2");
+    const TrainRequest request = runs.request("a", keys);
+    return plan_training(request.config, parse_devices("cpu:2"), 1).precise_batches;
+  };
+  CHECK(planned({}) == 0);
+  CHECK(planned({"run.eval_disparity=true"}) == 2);    // at the end
+  CHECK(planned({"bn.eval_stats=precise"}) == 3 * 2);  // after 4, 8 and 10 steps
+  const std::string average = "ema.decay=0.5", precise = "ema.bn=precise";
+  CHECK(planned({"bn.eval_stats=precise", average}) == 2 * 3 * 2);
+  CHECK(planned({average, precise}) == 3 * 2);
+  CHECK(planned({average, precise, "run.checkpoint_every=6"}) == 4 * 2);  // after 6, too
+}
+
+TEST_CASE("the largest batch counts evaluations that grow with it") {
+  const test::TemporaryFolder folder;
+  Config config = tiny(folder);
+  config.data.val_images = 30;
+  config.bn.mode = BatchNormMode::kSync;
+  config.bn.eval_stats = EvalStats::kBatch;
+  config.batch.drop_last = false;
+  const auto planned = [&](std::int64_t batch) {
+    config.batch.global = batch;
+    return plan_training(config, parse_devices("cpu:1"), 1);
+  };
+  const std::size_t limit = planned(10).measured_bytes.front();
+  CHECK(largest_batch(planned(4), limit + limit / 50) == 10);
 }
 
 TEST_CASE("the planned memory is that of the largest image of the evaluation") {
