@@ -82,18 +82,6 @@ std::size_t count_not_finite(const HostTensor& tensor) {
                                                 [](float value) { return !std::isfinite(value); }));
 }
 
-/// Nothing comes of such weights but NaN.
-void check_finite(const fs::path& checkpoint, const TensorMap& weights) {
-  for (const auto& [name, tensor] : weights) {
-    const std::size_t broken = count_not_finite(tensor);
-    if (broken == 0) continue;
-    throw DataError(concat(checkpoint.string(), ": ", broken, " of ",
-                           tensor.data.size() / sizeof(float), " values of ", name,
-                           " are not finite: the training diverged; use a checkpoint of before "
-                           "(lockstep inspect FILE shows what one holds)"));
-  }
-}
-
 void check_statistics_are_there(EvalStats stats) {
   if (stats != EvalStats::kPrecise && stats != EvalStats::kBatch) return;
   const char* whose = stats == EvalStats::kPrecise ? "training" : "all evaluated";
@@ -231,6 +219,17 @@ std::vector<ReplicaStatistics> saved_statistics(const CheckpointFiles& checkpoin
 ReplicaStatistics chosen_statistics(const std::vector<ReplicaStatistics>& saved, EvalStats stats) {
   if (saved.front().empty() || !merges(stats)) return saved.front();
   return merge_running_statistics(saved, stats == EvalStats::kPooled);
+}
+
+void check_finite(const fs::path& file, const TensorMap& weights) {
+  for (const auto& [name, tensor] : weights) {
+    const std::size_t broken = count_not_finite(tensor);
+    if (broken == 0) continue;
+    throw DataError(concat(file.string(), ": ", broken, " of ", tensor.data.size() / sizeof(float),
+                           " values of ", name,
+                           " are not finite: the training diverged; use a checkpoint of before "
+                           "(lockstep inspect FILE shows what one holds)"));
+  }
 }
 
 ImportSummary load_from(const fs::path& file, const std::function<ImportSummary()>& load) {

@@ -40,6 +40,9 @@ std::vector<ReplicaStatistics> saved_statistics(const CheckpointFiles& checkpoin
 /// REQUIRES: `saved` is not empty.
 ReplicaStatistics chosen_statistics(const std::vector<ReplicaStatistics>& saved, EvalStats stats);
 
+/// Throws DataError where a value is not finite: nothing comes of such weights but NaN.
+void check_finite(const std::filesystem::path& file, const TensorMap& weights);
+
 /// Calls `load`, and names the file in what it complains of.
 ImportSummary load_from(const std::filesystem::path& file,
                         const std::function<ImportSummary()>& load);

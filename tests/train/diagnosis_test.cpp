@@ -5,8 +5,11 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
+#include <limits>
 
 #include "lockstep/core/check.h"
+#include "lockstep/io/weights.h"
 #include "train/runs.h"
 
 namespace lockstep {
@@ -18,6 +21,23 @@ PartMoments image(float mean, float spread) {
 }
 
 }  // namespace
+
+TEST_CASE("weights that are not finite are refused") {
+  const test::Runs runs;
+  train(runs.request("a"));
+  SafetensorsFile weights = read_weights(runs.folder("a").checkpoint("last"));
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::memcpy(weights.tensors.at("encoder.0.1.bn.running_var").data.data(), &infinity, 4);
+  const std::filesystem::path broken = runs.path() / "broken.safetensors";
+  save_safetensors(broken, weights.tensors);
+  const doctest::Contains says("1 of 4 values of encoder.0.1.bn.running_var are not finite");
+  const Config config = runs.request("b").config;
+  CHECK_THROWS_WITH_AS(diagnose({.config = config, .weights = broken, .device = "cpu:1"}), says,
+                       DataError);
+  const TrainRequest request =
+      runs.request("b", {"model.backbone_weights=\"" + broken.string() + "\""});
+  CHECK_THROWS_WITH_AS(diagnose({.config = request.config, .device = "cpu:1"}), says, DataError);
+}
 
 TEST_CASE("neighbours are put together as if their values were one image's") {
   // 1, 3 | 5, 9 | 0, 0: the first four have mean 4.5 and deviations 3.5, 1.5, 0.5, 4.5.

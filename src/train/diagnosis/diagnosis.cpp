@@ -12,6 +12,7 @@
 #include "lockstep/core/progress.h"
 #include "lockstep/data/loader.h"
 #include "nn/norms/batch_norm_layer.h"
+#include "run/trained_model.h"
 #include "step/replica.h"
 #include "train/replica_readings.h"
 #include "train/settled_data.h"
@@ -244,6 +245,7 @@ std::string load_weights(DataParallel& replicas, const DiagnosisRequest& request
   const auto load = [&](const std::filesystem::path& file) {
     if (file.empty()) return;
     const ImportSummary summary = import_weights(replicas, file, request.config);
+    check_finite(file, replicas.state_dict());
     from = concat(file.string(), ": ", describe_import(summary));
   };
   load(request.config.model.backbone_weights);
