@@ -74,12 +74,15 @@ ReplicaStatistics compute_precise(const Config& trained, const CheckpointFiles& 
                                          .drop_last = config.batch.drop_last,
                                          .seed = config.run.seed,
                                          .divisor = config.size_divisor()});
-  config = with_steps(config, config.max_iters(loader.batches_per_epoch()));
+  const std::int64_t steps = config.max_iters(loader.batches_per_epoch());
+  config = with_steps(config, steps);
   const bool spreads = known && !config.bn.shares_statistics();
   const auto replicas = make_replicas(config, spreads ? spread_ranks(ranks, here, world) : here,
                                       *config.batch.global, loader.size(), nullptr, world);
   load_from(checkpoint.path, [&] { return replicas->load_state_dict(tensors); });
   if (spreads && !saved.front().empty()) write_running_statistics(*replicas, saved);
+  const bool frozen = iteration_of(checkpoint.weights) > config.bn.freeze_step(steps);
+  if (frozen) replicas->freeze_statistics();
   return precise_statistics(*replicas, config);
 }
 

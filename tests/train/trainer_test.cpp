@@ -418,7 +418,8 @@ TEST_CASE("eval repeats a training's precise score in every mode, on any devices
   const Runs runs;
   int run = 0;
   for (const std::string mode : {"local", "sync", "ghost", "renorm", "instance"}) {
-    for (const std::string more : {"batch.accumulate=2", "batch.per_device=2"}) {
+    for (const std::string more :
+         {"batch.accumulate=2", "batch.per_device=2", "bn.freeze_at=0.5"}) {
       std::vector<std::string> keys{"bn.eval_stats=precise", "bn.precise_iters=2", more,
                                     "bn.mode=" + mode};
       if (mode == "sync") keys.emplace_back("bn.sync_group=2");
