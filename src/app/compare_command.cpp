@@ -15,6 +15,7 @@
 #include "app/terminal.h"
 #include "compare/comparison.h"
 #include "compare/planned_runs.h"
+#include "compare/present_runs.h"
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "report/report_page.h"

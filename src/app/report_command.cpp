@@ -8,7 +8,7 @@
 
 #include "app/command.h"
 #include "app/files.h"
-#include "compare/planned_runs.h"
+#include "compare/present_runs.h"
 #include "core/json.h"
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"

@@ -29,12 +29,9 @@ bool is_as_run(const Comparison& comparison, const std::string& name) {
 }
 
 /// That every row with a score has.
-std::set<std::uint64_t> shared_seeds(const std::vector<Row>& rows) {
-  std::set<std::uint64_t> seeds;
-  for (const Row& row : rows) {
-    for (const auto& [seed, reached] : row.score) seeds.insert(seed);
-  }
-  for (const Row& row : rows) {
+std::set<std::uint64_t> shared_seeds(const Comparison& comparison) {
+  std::set<std::uint64_t> seeds = all_seeds(comparison);
+  for (const Row& row : comparison.rows) {
     if (row.score.empty()) continue;
     std::erase_if(seeds, [&](std::uint64_t seed) { return !row.score.contains(seed); });
   }
@@ -42,9 +39,9 @@ std::set<std::uint64_t> shared_seeds(const std::vector<Row>& rows) {
 }
 
 double mean_of(const Row& row, const std::set<std::uint64_t>& seeds) {
-  double sum = 0;
-  for (const std::uint64_t seed : seeds) sum += row.score.at(seed);
-  return sum / static_cast<double>(seeds.size());
+  std::vector<double> scores;
+  for (const std::uint64_t seed : seeds) scores.push_back(row.score.at(seed));
+  return mean_spread(scores).mean;
 }
 
 std::size_t mode_of(const Comparison& comparison, const std::string& name) {
@@ -57,7 +54,7 @@ std::size_t mode_of(const Comparison& comparison, const std::string& name) {
 
 std::optional<BestRow> best_row(const Comparison& comparison) {
   const std::vector<Row>& rows = comparison.rows;
-  const std::set<std::uint64_t> seeds = shared_seeds(rows);
+  const std::set<std::uint64_t> seeds = shared_seeds(comparison);
   BestRow best;
   std::size_t scored = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {

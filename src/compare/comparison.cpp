@@ -377,14 +377,14 @@ void add_failed(Comparison& comparison, std::vector<FailedRun> failed) {
   }
   for (const std::string& mode : modes) {
     std::string seeds, first;
+    int count = 0;
     for (const FailedRun& run : failed) {
       if (run.mode != mode) continue;
-      if (first.empty()) first = run.error;
-      seeds += concat(seeds.empty() ? "" : ", ", run.seed);
+      if (count++ == 0) first = run.error;
+      seeds += concat(count == 1 ? "" : ", ", run.seed);
     }
-    comparison.warnings.push_back(concat(mode, " cannot train (seed",
-                                         seeds.find(',') == std::string::npos ? " " : "s ", seeds,
-                                         "): ", first));
+    comparison.warnings.push_back(
+        concat(mode, " cannot train (seed", count == 1 ? " " : "s ", seeds, "): ", first));
   }
   comparison.failed = std::move(failed);
 }

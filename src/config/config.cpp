@@ -387,10 +387,8 @@ void ConfigReader::warn_of_ignored_keys() {
   warn(!config_.bn.takes_sync_layers(), "bn.sync_layers", written("bn.mode"));
   warn(config_.bn.eval_stats != EvalStats::kBatch && !config_.run.eval_disparity, "bn.eval_images",
        written("bn.eval_stats"));
-  if (!config_.bn.track_running_stats && config_.bn.measures_batches()) {
-    warn(config_.bn.eval_stats != EvalStats::kOwn, "bn.eval_stats",
-         "bn.track_running_stats = false");
-  }
+  warn(config_.bn.lacks_running_statistics() && config_.bn.eval_stats != EvalStats::kOwn,
+       "bn.eval_stats", "bn.track_running_stats = false");
   warn(config_.ema.decay == 0, "ema.bn", "ema.decay = 0");
   for (const char* key : {"eval.overlap", "eval.blend"}) {
     warn(!config_.eval.window, key, "images in one piece (no eval.window)");
@@ -432,8 +430,7 @@ Config ConfigReader::read(std::vector<std::string>* warnings) {
   diagnostics_.throw_if_errors();
   warn_of_ignored_keys();
   // Without running statistics an evaluated image is normalised by its own.
-  if (!config_.bn.track_running_stats && config_.bn.measures_batches())
-    config_.bn.eval_stats = EvalStats::kOwn;
+  if (config_.bn.lacks_running_statistics()) config_.bn.eval_stats = EvalStats::kOwn;
   if (warnings != nullptr) *warnings = diagnostics_.warnings();
   return config_;
 }

@@ -250,6 +250,8 @@ struct BatchNormConfig : BatchNormOptions {
     const bool all = statistics() == StatisticsOf::kDevices && sync_group == 0;
     return !measures_batches() || (all && sync_layers.empty());
   }
+  /// Whether a training keeps none that an evaluation could take.
+  bool lacks_running_statistics() const { return !track_running_stats && measures_batches(); }
   /// Whether an evaluation normalises by other statistics than a training step does.
   bool has_running_statistics() const { return track_running_stats && measures_batches(); }
   /// The first of so many steps whose statistics are frozen; `steps` where none is.

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "compare/present_runs.h"
 #include "data/place.h"
 #include "lockstep/core/check.h"
 #include "support/temporary_folder.h"
@@ -172,6 +173,20 @@ TEST_CASE("a comparison goes on with the same data, and with others only when it
   write_file(request.output / "sync-s1" / "events.jsonl", std::string());
   REQUIRE(left_out_runs(request.output).size() == 1);
   CHECK(left_out_runs(request.output)[0].find("sync-s1 is left out") != std::string::npos);
+}
+
+TEST_CASE("what a comparison says that failed is read again") {
+  const test::TemporaryFolder folder;
+  CHECK(failed_runs(folder.path()).empty());
+  const auto path = folder.path() / "comparison.json";
+  write_file(path, std::string(R"({"failed": [{"mode": "group", "seed": 3, "error": "no"}]})"));
+  REQUIRE(failed_runs(folder.path()).size() == 1);
+  CHECK(failed_runs(folder.path())[0].seed == 3);
+  for (const char* damaged : {"", "[]", R"({"failed": 1})", R"({"failed": [{"mode": 1}]})"}) {
+    write_file(path, std::string(damaged));
+    CHECK_THROWS_WITH_AS(failed_runs(folder.path()), doctest::Contains("comparison.json: damaged"),
+                         DataError);
+  }
 }
 
 TEST_CASE("folders without a finished run are refused") {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <limits>
 
-#include "compare/planned_runs.h"
+#include "compare/present_runs.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "run/json_lines.h"
