@@ -26,7 +26,7 @@
 
 namespace {
 
-using lockstep::gpu::BFloat16;
+using lockstep::BFloat16;
 using lockstep::gpu::Float16;
 
 struct Descriptor {
