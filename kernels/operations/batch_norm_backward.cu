@@ -170,8 +170,7 @@ struct ApplyArguments {
   SlotTable slots;
   AffineParameters affine;
   const float* saved;  // [3, C]
-  Rows<T> grad_x, grad_residual;
-  bool accumulate_residual;
+  InputGradient<T> gradient;
 };
 
 // What dx needs of a channel.
@@ -205,12 +204,6 @@ __device__ GradientConstants gradient_constants(const ApplyArguments<T>& a, std:
           static_cast<float>(invstd_squared * static_cast<float>(product) / total)};
 }
 
-template <int kPack>
-struct PackGradientConstants {
-  PackConstants<kPack> forward;
-  float mean_gradient[kPack], projection[kPack];
-};
-
 // One thread per channel of the slab derives its constants; all threads take theirs.
 template <typename T, int kPack>
 __device__ void prepare_constants(const ApplyArguments<T>& a, const SlabThread& thread,
@@ -225,66 +218,18 @@ __device__ void prepare_constants(const ApplyArguments<T>& a, const SlabThread& 
   LOCKSTEP_UNROLL
   for (int v = 0; v < kPack; ++v) {
     const GradientConstants c = shared.channels[thread.column(slabs) + v];
-    constants.forward.mean[v] = c.forward.mean;
-    constants.forward.scale[v] = c.forward.scale;
-    constants.forward.shift[v] = c.forward.shift;
-    constants.mean_gradient[v] = c.mean_gradient;
-    constants.projection[v] = c.projection;
+    constants.set(v, c.forward, c.mean_gradient, c.projection);
   }
-}
-
-// dx of row i, and the residual's gradient where that is not null.
-template <bool kWhole, Mask kMask, int kRows, typename T, int kPack>
-__device__ void write_gradients(const GradientPacks<kMask, kRows, T>& packs, int i, int valid,
-                                const PackGradientConstants<kPack>& constants, T* grad_x,
-                                T* grad_residual, bool accumulate) {
-  Pack<T> out = {};
-  Pack<T> residual = {};
-  if (accumulate) residual = load_elements<kWhole>(grad_residual, valid);
-  LOCKSTEP_UNROLL
-  for (int v = 0; v < kPack; ++v) {
-    const float grad = packs.masked(i, v, constants.forward);
-    const float centred = packs.x[i][v] - constants.forward.mean[v];
-    const float gradient = grad - constants.mean_gradient[v] - centred * constants.projection[v];
-    out.set(v, from_float<T>(constants.forward.scale[v] * gradient));
-    residual.set(v, from_float<T>(accumulate ? residual[v] + grad : grad));
-  }
-  store_elements<kWhole>(grad_x, out, valid);
-  if (grad_residual != nullptr) store_elements<kWhole>(grad_residual, residual, valid);
 }
 
 template <typename T, bool kWhole, Mask kMask>
 __global__ void __launch_bounds__(kThreads, kBlocks) backward_apply_kernel(ApplyArguments<T> a) {
-  constexpr int kRows = kRowsAtOnce<kMask, kWhole>;
   const SlabThread thread(a.rows.slabs);
   wait_for_previous_kernel();
   PackGradientConstants<kPackWidth<T>> constants;
   prepare_constants(a, thread, constants);
-  const bool residual = a.grad_residual.data != nullptr;
-  GradientWalk<kMask, T> walk(a.rows, thread, false);
-  RowWalk<T> grad_x(a.grad_x, a.rows.slabs, thread, false);
-  RowWalk<T> grad_residual(residual ? a.grad_residual : a.grad_x, a.rows.slabs, thread, false);
-  take_rows<kRows>(thread.count, [&](int rows, auto partial) {
-    constexpr bool kPartial = decltype(partial)::value;
-    GradientPacks<kMask, kRows, T> packs;
-    packs.template load<kWhole, kPartial>(walk, rows, thread.valid);
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      if (kPartial && i >= rows) break;
-      write_gradients<kWhole>(packs, i, thread.valid, constants, grad_x.row(i),
-                              residual ? grad_residual.row(i) : nullptr, a.accumulate_residual);
-    }
-    walk.advance(rows);
-    grad_x.advance(rows);
-    grad_residual.advance(rows);
-  });
-}
-
-// The kernel for this ReLU and alignment.
-template <typename Kernel>
-Kernel* choose(bool whole, bool relu, const Tensor& y, Kernel* const (&kernels)[2][3]) {
-  const int mask = !relu ? 0 : y ? 2 : 1;
-  return kernels[whole ? 1 : 0][mask];
+  write_input_gradient<BatchNormInputGradient, kWhole, kMask>(a.rows, a.gradient, thread,
+                                                              constants);
 }
 
 void launch_reduce(const Context& context, const ImagesReduce& a) {
@@ -382,9 +327,7 @@ void GpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
                                       slots,
                                       a.affine,
                                       a.saved.data,
-                                      Rows<T>(a.grad_x),
-                                      Rows<T>(a.grad_residual),
-                                      a.accumulate_residual && a.grad_residual};
+                                      {a.grad_x, a.grad_residual, a.accumulate_residual}};
     const auto kernel = choose<void(ApplyArguments<T>)>(
         whole, a.relu, a.y,
         {{backward_apply_kernel<T, false, Mask::kNone>,

@@ -47,93 +47,31 @@ struct GroupApplyArguments {
   AffineParameters affine;
   const float* saved;  // [images, 3, C]
   const float* terms;  // [images, 2, C] = (offset, slope)
-  Rows<T> grad_x, grad_residual;
-  bool accumulate_residual;
-};
-
-template <int kPack>
-struct PackGroupConstants {
-  PackConstants<kPack> forward;
-  float offset[kPack], slope[kPack];
+  InputGradient<T> gradient;
 };
 
 template <typename T, int kPack>
 __device__ void load_constants(const GroupApplyArguments<T>& a, const SlabThread& thread,
-                               PackGroupConstants<kPack>& constants) {
+                               PackGradientConstants<kPack>& constants) {
   const std::int64_t channels = a.rows.slabs.channels;
   const float* saved = a.saved + thread.image * 3 * channels;
   const float* terms = a.terms + thread.image * 2 * channels;
   for (int v = 0; v < kPack; ++v) {
     if (v >= thread.valid) break;
     const std::int64_t c = thread.channel + v;
-    const ChannelConstants of =
-        channel_constants(channel_affine(a.affine, c), saved[c], saved[channels + c]);
-    constants.forward.mean[v] = of.mean;
-    constants.forward.scale[v] = of.scale;
-    constants.forward.shift[v] = of.shift;
-    constants.offset[v] = terms[c];
-    constants.slope[v] = terms[channels + c];
+    constants.set(v, channel_constants(channel_affine(a.affine, c), saved[c], saved[channels + c]),
+                  terms[c], terms[channels + c]);
   }
-}
-
-// dx of row i, and the residual's gradient where that is not null.
-template <bool kWhole, Mask kMask, int kRows, typename T, int kPack>
-__device__ void write_group_gradients(const GradientPacks<kMask, kRows, T>& packs, int i, int valid,
-                                      const PackGroupConstants<kPack>& constants, T* grad_x,
-                                      T* grad_residual, bool accumulate) {
-  Pack<T> out = {};
-  Pack<T> residual = {};
-  if (accumulate) residual = load_elements<kWhole>(grad_residual, valid);
-  LOCKSTEP_UNROLL
-  for (int v = 0; v < kPack; ++v) {
-    const float grad = packs.masked(i, v, constants.forward);
-    const float centred = packs.x[i][v] - constants.forward.mean[v];
-    const float common = constants.offset[v] + centred * constants.slope[v];
-    out.set(v, from_float<T>(constants.forward.scale[v] * grad - common));
-    residual.set(v, from_float<T>(accumulate ? residual[v] + grad : grad));
-  }
-  store_elements<kWhole>(grad_x, out, valid);
-  if (grad_residual != nullptr) store_elements<kWhole>(grad_residual, residual, valid);
 }
 
 template <typename T, bool kWhole, Mask kMask>
 __global__ void __launch_bounds__(kThreads, kBlocks) group_apply_kernel(GroupApplyArguments<T> a) {
-  constexpr int kRows = kRowsAtOnce<kMask, kWhole>;
   const SlabThread thread(a.rows.slabs);
   wait_for_previous_kernel();
-  PackGroupConstants<kPackWidth<T>> constants = {};
+  PackGradientConstants<kPackWidth<T>> constants = {};
   load_constants(a, thread, constants);
-  const bool residual = a.grad_residual.data != nullptr;
-  GradientWalk<kMask, T> walk(a.rows, thread, false);
-  RowWalk<T> grad_x(a.grad_x, a.rows.slabs, thread, false);
-  RowWalk<T> grad_residual(residual ? a.grad_residual : a.grad_x, a.rows.slabs, thread, false);
-  take_rows<kRows>(thread.count, [&](int rows, auto partial) {
-    constexpr bool kPartial = decltype(partial)::value;
-    GradientPacks<kMask, kRows, T> packs;
-    packs.template load<kWhole, kPartial>(walk, rows, thread.valid);
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      if (kPartial && i >= rows) break;
-      write_group_gradients<kWhole>(packs, i, thread.valid, constants, grad_x.row(i),
-                                    residual ? grad_residual.row(i) : nullptr,
-                                    a.accumulate_residual);
-    }
-    walk.advance(rows);
-    grad_x.advance(rows);
-    grad_residual.advance(rows);
-  });
-}
-
-// The kernel for this ReLU and alignment.
-template <typename T>
-auto choose_group_apply(bool whole, bool relu, const Tensor& y) {
-  const int mask = !relu ? 0 : y ? 2 : 1;
-  static constexpr void (*kKernels[2][3])(GroupApplyArguments<T>) = {
-      {group_apply_kernel<T, false, Mask::kNone>, group_apply_kernel<T, false, Mask::kFromX>,
-       group_apply_kernel<T, false, Mask::kFromY>},
-      {group_apply_kernel<T, true, Mask::kNone>, group_apply_kernel<T, true, Mask::kFromX>,
-       group_apply_kernel<T, true, Mask::kFromY>}};
-  return kKernels[whole ? 1 : 0][mask];
+  write_input_gradient<GroupNormInputGradient, kWhole, kMask>(a.rows, a.gradient, thread,
+                                                              constants);
 }
 
 // Of `images` images whose groups have their terms.
@@ -148,11 +86,14 @@ void launch_group_apply(const Context& context, const GroupNormBackward& a, std:
                                            a.affine,
                                            a.saved,
                                            a.work,
-                                           Rows<T>(a.grad_x),
-                                           Rows<T>(a.grad_residual),
-                                           a.accumulate_residual && a.grad_residual};
-    launch(choose_group_apply<T>(whole, a.relu, a.y), slabs.grid(), kThreads, context.stream,
-           arguments);
+                                           {a.grad_x, a.grad_residual, a.accumulate_residual}};
+    const auto kernel = choose<void(GroupApplyArguments<T>)>(
+        whole, a.relu, a.y,
+        {{group_apply_kernel<T, false, Mask::kNone>, group_apply_kernel<T, false, Mask::kFromX>,
+          group_apply_kernel<T, false, Mask::kFromY>},
+         {group_apply_kernel<T, true, Mask::kNone>, group_apply_kernel<T, true, Mask::kFromX>,
+          group_apply_kernel<T, true, Mask::kFromY>}});
+    launch(kernel, slabs.grid(), kThreads, context.stream, arguments);
   });
 }
 

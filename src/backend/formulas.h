@@ -104,6 +104,23 @@ LOCKSTEP_HOST_DEVICE inline float normalize(float x, float mean, float scale, fl
   return std::fma(x - mean, scale, shift);
 }
 
+/// dx of an element of BatchNorm, where `centred` is x - mu, of a channel's mean gradient
+/// sum(dy') / N and projection invstd^2 * sum(dy' * (x - mu)) / N.
+struct BatchNormInputGradient {
+  LOCKSTEP_HOST_DEVICE static float of(float scale, float grad, float centred, float mean_gradient,
+                                       float projection) {
+    return scale * (grad - mean_gradient - centred * projection);
+  }
+};
+
+/// The same of GroupNorm, of what spread_group_gradient() writes.
+struct GroupNormInputGradient {
+  LOCKSTEP_HOST_DEVICE static float of(float scale, float grad, float centred, float offset,
+                                       float slope) {
+    return scale * grad - (offset + centred * slope);
+  }
+};
+
 /// What the channels of a group have in common in dx = gamma * invstd * dy' - (offset + (x - mu) *
 /// slope), where a group has M values: offset = invstd * sum(gamma * dy') / M and slope =
 /// invstd^3 * sum(gamma * dy' * (x - mu)) / M. It takes the place of the sums [2, C] of dy' and of

@@ -72,42 +72,6 @@ void block_sums(const MaskedGradient& g, std::int64_t begin, std::int64_t end, s
   }
 }
 
-struct InputGradient {
-  MaskedGradient gradient;
-  const float* mean_gradient;  // [C] sum(dy') / N
-  const float* projection;     // [C] invstd^2 * sum(dy' * (x - mu)) / N, or 0
-  Tensor grad_x, grad_residual;
-  bool accumulate_residual;
-};
-
-template <typename T, Mask kMask>
-void input_gradient_rows(const InputGradient& a, std::int64_t begin, std::int64_t end) {
-  const MaskedGradient& g = a.gradient;
-  const std::int64_t channels = g.x.shape.channels();
-  const float* __restrict mean = g.scale.mean;
-  const float* __restrict scale = g.scale.scale;
-  const float* __restrict shift = g.scale.shift;
-  const float* __restrict mean_gradient = a.mean_gradient;
-  const float* __restrict projection = a.projection;
-  RowPointers<T> rows(g, begin);
-  for (std::int64_t row = begin; row < end; ++row, rows.advance(1)) {
-    if (a.grad_residual) {
-      residual_row<kMask>(rows, g.scale, channels, row_of<T>(a.grad_residual, row),
-                          a.accumulate_residual);
-    }
-    rows.prefetch(0, channels);
-    const RowPointers<T> at = rows;
-    T* grad_x = row_of<T>(a.grad_x, row);
-    prefetch_to_write(grad_x, a.grad_x.row_stride, channels);
-#pragma omp simd
-    for (std::int64_t c = 0; c < channels; ++c) {
-      const float grad = masked<kMask>(at.grad_y[c], at.x[c], at.y[c], mean[c], scale[c], shift[c]);
-      const float centred = at.x[c] - mean[c];
-      grad_x[c] = scale[c] * (grad - mean_gradient[c] - centred * projection[c]);
-    }
-  }
-}
-
 // The two per-channel terms of dx: `terms` [2, C] = (mean gradient, projection).
 void merge_gradient_sums(const BatchNormBackwardApply& a, std::int64_t channels, float* terms) {
   const std::int64_t count = merge_sums(a.slots, channels, terms);
@@ -210,15 +174,13 @@ void CpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   float* projection = mean_gradient + channels;
   merge_gradient_sums(a, channels, mean_gradient);
   const ChannelScale scale(memory, a.saved.data, a.saved.data + channels, a.affine, channels);
-  const InputGradient work{
-      {a.x, a.grad_y, a.y, scale}, mean_gradient, projection, a.grad_x, a.grad_residual,
-      a.accumulate_residual};
-  const auto kernel = with_element_type(a.x.dtype, [&]<typename T>(T) {
-    return choose_mask(a.relu, a.y, input_gradient_rows<T, Mask::kNone>,
-                       input_gradient_rows<T, Mask::kFromX>, input_gradient_rows<T, Mask::kFromY>);
-  });
-  parallel_for(a.x.shape.rows(), channels, cpu_.threads(),
-               [&](std::int64_t begin, std::int64_t end) { kernel(work, begin, end); });
+  write_input_gradient<BatchNormInputGradient>({{a.x, a.grad_y, a.y, scale},
+                                                mean_gradient,
+                                                projection,
+                                                a.grad_x,
+                                                a.grad_residual,
+                                                a.accumulate_residual},
+                                               a.relu, cpu_.threads());
 }
 
 }  // namespace lockstep

@@ -13,41 +13,6 @@
 namespace lockstep {
 namespace {
 
-struct GroupInputGradient {
-  MaskedGradient gradient;
-  const float* offset;  // [C] GroupGradient's
-  const float* slope;   // [C]
-  Tensor grad_x, grad_residual;
-  bool accumulate_residual;
-};
-
-template <typename T, Mask kMask>
-void group_gradient_rows(const GroupInputGradient& a, std::int64_t begin, std::int64_t end) {
-  const MaskedGradient& g = a.gradient;
-  const std::int64_t channels = g.x.shape.channels();
-  const float* __restrict mean = g.scale.mean;
-  const float* __restrict scale = g.scale.scale;
-  const float* __restrict shift = g.scale.shift;
-  const float* __restrict offset = a.offset;
-  const float* __restrict slope = a.slope;
-  RowPointers<T> rows(g, begin);
-  for (std::int64_t row = begin; row < end; ++row, rows.advance(1)) {
-    if (a.grad_residual) {
-      residual_row<kMask>(rows, g.scale, channels, row_of<T>(a.grad_residual, row),
-                          a.accumulate_residual);
-    }
-    rows.prefetch(0, channels);
-    const RowPointers<T> at = rows;
-    T* grad_x = row_of<T>(a.grad_x, row);
-    prefetch_to_write(grad_x, a.grad_x.row_stride, channels);
-#pragma omp simd
-    for (std::int64_t c = 0; c < channels; ++c) {
-      const float grad = masked<kMask>(at.grad_y[c], at.x[c], at.y[c], mean[c], scale[c], shift[c]);
-      grad_x[c] = scale[c] * grad - (offset[c] + (at.x[c] - mean[c]) * slope[c]);
-    }
-  }
-}
-
 /// An image of a batch; null of a null tensor.
 Tensor image_of(const Tensor& tensor, std::int64_t image) {
   return tensor ? tensor.sample_range(image, 1) : tensor;
@@ -101,19 +66,14 @@ void CpuNorms::group_norm_backward_image(const GroupNormBackward& a, const Group
   }
   const ChannelScale scale(cpu_.scratch(ChannelScale::bytes(of.channels)), saved,
                            saved + of.channels, a.affine, of.channels);
-  const GroupInputGradient work{
-      {image_of(a.x, image), image_of(a.grad_y, image), image_of(a.y, image), scale},
-      sums,
-      sums + of.channels,
-      image_of(a.grad_x, image),
-      image_of(a.grad_residual, image),
-      a.accumulate_residual};
-  const auto kernel = with_element_type(a.x.dtype, [&]<typename T>(T) {
-    return choose_mask(a.relu, a.y, group_gradient_rows<T, Mask::kNone>,
-                       group_gradient_rows<T, Mask::kFromX>, group_gradient_rows<T, Mask::kFromY>);
-  });
-  parallel_for(of.rows, of.channels, cpu_.threads(),
-               [&](std::int64_t begin, std::int64_t end) { kernel(work, begin, end); });
+  write_input_gradient<GroupNormInputGradient>(
+      {{image_of(a.x, image), image_of(a.grad_y, image), image_of(a.y, image), scale},
+       sums,
+       sums + of.channels,
+       image_of(a.grad_x, image),
+       image_of(a.grad_residual, image),
+       a.accumulate_residual},
+      a.relu, cpu_.threads());
 }
 
 void CpuNorms::group_norm_backward(const GroupNormBackward& a) {

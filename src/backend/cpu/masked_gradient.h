@@ -1,12 +1,13 @@
 #pragma once
-// What the backward passes of norm layers read: x and dy, and y where a residual was added, with dy
-// masked by the ReLU.
+// The backward passes of norm layers: what they read, x and dy, and y where a residual was added,
+// with dy masked by the ReLU, and how they write dx.
 
 #include <bit>
 #include <cstdint>
 
 #include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/element.h"
+#include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
 #include "backend/formulas.h"
 #include "lockstep/core/tensor.h"
@@ -86,6 +87,55 @@ void residual_row(const RowPointers<T>& rows, const ChannelScale& channel, std::
                                      channel.scale[c], channel.shift[c]);
     grad_residual[c] = accumulate ? grad_residual[c] + grad : grad;
   }
+}
+
+/// dx, and the residual's gradient where there is a residual.
+struct InputGradient {
+  MaskedGradient gradient;
+  const float* first_terms;   // [C] of the formula
+  const float* second_terms;  // [C]
+  Tensor grad_x, grad_residual;
+  bool accumulate_residual;
+};
+
+template <typename T, Mask kMask, typename Formula>
+void input_gradient_rows(const InputGradient& a, std::int64_t begin, std::int64_t end) {
+  const MaskedGradient& g = a.gradient;
+  const std::int64_t channels = g.x.shape.channels();
+  const float* __restrict mean = g.scale.mean;
+  const float* __restrict scale = g.scale.scale;
+  const float* __restrict shift = g.scale.shift;
+  const float* __restrict first = a.first_terms;
+  const float* __restrict second = a.second_terms;
+  RowPointers<T> rows(g, begin);
+  for (std::int64_t row = begin; row < end; ++row, rows.advance(1)) {
+    if (a.grad_residual) {
+      residual_row<kMask>(rows, g.scale, channels, row_of<T>(a.grad_residual, row),
+                          a.accumulate_residual);
+    }
+    rows.prefetch(0, channels);
+    const RowPointers<T> at = rows;
+    T* grad_x = row_of<T>(a.grad_x, row);
+    prefetch_to_write(grad_x, a.grad_x.row_stride, channels);
+#pragma omp simd
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const float grad = masked<kMask>(at.grad_y[c], at.x[c], at.y[c], mean[c], scale[c], shift[c]);
+      grad_x[c] = Formula::of(scale[c], grad, at.x[c] - mean[c], first[c], second[c]);
+    }
+  }
+}
+
+/// Writes dx by a Formula of backend/formulas.h.
+template <typename Formula>
+void write_input_gradient(const InputGradient& a, bool relu, int threads) {
+  const Tensor& x = a.gradient.x;
+  const auto kernel = with_element_type(x.dtype, [&]<typename T>(T) {
+    return choose_mask(relu, a.gradient.y, input_gradient_rows<T, Mask::kNone, Formula>,
+                       input_gradient_rows<T, Mask::kFromX, Formula>,
+                       input_gradient_rows<T, Mask::kFromY, Formula>);
+  });
+  parallel_for(x.shape.rows(), x.shape.channels(), threads,
+               [&](std::int64_t begin, std::int64_t end) { kernel(a, begin, end); });
 }
 
 }  // namespace lockstep
