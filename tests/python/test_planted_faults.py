@@ -9,7 +9,7 @@ import pytest
 
 from conftest import ROOT
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 THREADS, GLOO, LENS, CONVERT, READ, GREETING, PEERS, OWN, PARALLEL = (
     "test_sync_threads.py", "test_sync_gloo.py", "test_lens.py", "test_convert.py", "test_read.py", "test_greeting.py",
@@ -91,6 +91,8 @@ FAULTS = {
                                   "if number:\n                continue", READ, "resumed"),
 }
 
+# torch.autograd.grad calls a parameter's hooks from PyTorch 2.0 on.
+SEEN_FROM_TORCH_2 = {"hooks on gradients act on every rank"}
 
 PART, PARTS = map(int, os.environ.get("LOCKSTEP_CHECK_PART", "1/1").split("/"))
 
@@ -100,6 +102,8 @@ def test_a_fault_is_seen(name, tmp_path):
     file, before, after, test, chosen = FAULTS[name]
     if test in (READ, OWN) and not os.environ.get("LOCKSTEP_PROGRAM"):
         pytest.skip("the test that sees it needs the program")
+    if name in SEEN_FROM_TORCH_2 and int(torch.__version__.split(".")[0]) < 2:
+        pytest.skip("this PyTorch does not show it")
     shutil.copytree(ROOT / "python", tmp_path / "python", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
     source = tmp_path / "python/lockstep" / file
     text = source.read_text(encoding="utf-8")
