@@ -1,5 +1,5 @@
 #pragma once
-// What a data set holds, and what is wrong with it: before hours are spent on it.
+// What a data set holds, before hours are spent on it.
 
 #include <cstdint>
 #include <map>
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/loader.h"
 
 namespace lockstep {
 
@@ -18,6 +17,10 @@ struct Found {
   std::int64_t images = 0;
   std::int64_t first = 0;  // the index of the first
   std::string example = {};
+
+  void add(std::int64_t index) {
+    if (images++ == 0 || index < first) first = index;
+  }
 };
 
 /// What a look at samples of one split says.
@@ -52,30 +55,6 @@ SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Sp
 /// About `count` samples evenly over the data set, fewer where images are large; all when it has
 /// no more, and with a count of 0.
 std::vector<std::int64_t> sample_evenly(const Dataset& dataset, std::int64_t count);
-
-/// What is likely to be a mistake, a sentence with its remedy each: black-and-white masks, classes
-/// that never occur, images without labels, crops that no image fills half. Of a split of which
-/// only a part was examined, what that part can tell.
-std::vector<std::string> data_warnings(const SplitReport& split, const DataOptions& options);
-
-/// Adds that training images are padded (LoaderOptions::divisor), where they are.
-void warn_of_padding(Size size, Size padded, std::vector<std::string>& warnings);
-
-/// Adds what the layout does not take (Dataset::left_out), and what data.skip_broken left out: how
-/// many, and which.
-void warn_of_skipped(const Dataset& dataset, std::vector<std::string>& warnings);
-
-/// Samples that are in a split twice, and in both: told by what they are called, without reading
-/// them.
-std::vector<std::string> repetition_warnings(const Dataset& train, const Dataset& val,
-                                             const DataOptions& options);
-
-/// Validation images whose pixels are a training image's, too, as (training sample, validation
-/// sample), each once. Compares those of equal hash.
-std::vector<std::pair<std::int64_t, std::int64_t>> find_duplicates(const Dataset& train,
-                                                                   const SplitReport& train_report,
-                                                                   const Dataset& val,
-                                                                   const SplitReport& val_report);
 
 /// Median frequency balancing (Eigen and Fergus, ICCV 2015, section 6.3.2): the median of the
 /// classes' frequencies over a class's own, its labels among those of the images that it occurs

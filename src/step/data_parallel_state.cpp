@@ -217,6 +217,8 @@ Replica& DataParallel::replica(int rank) {
   return *impl_->replica_at(rank);
 }
 
+Replica& DataParallel::own_replica() { return *impl_->replica_at(rank_layout().first_rank()); }
+
 void DataParallel::all_gather(std::span<const std::byte> own, std::vector<Bytes>& all) {
   impl_->sync_group.all_gather(own, all);
 }

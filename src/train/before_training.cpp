@@ -7,7 +7,9 @@
 
 #include "config/judged_values.h"
 #include "data/batch_plan.h"
+#include "data/data_warnings.h"
 #include "data/normalize.h"
+#include "data/repeated_samples.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "step/check_declared.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "data/data_check.h"
+#include "data/data_warnings.h"
 #include "lockstep/core/check.h"
 #include "run/checkpoint.h"
 #include "run/report_text.h"
@@ -157,7 +157,7 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   report.classes = class_names(config.data);
   Evaluator evaluator(config, *replicas);
   warn_of_skipped(evaluator.dataset(), report.warnings);
-  const Replica& own = replicas->replica(replicas->rank_layout().first_rank());
+  const Replica& own = replicas->own_replica();
   if (const auto text = window_warning(config, stats, own.network())) {
     report.warnings.push_back(*text);
   }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/seconds_since.h"
+#include "data/data_warnings.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/schedule.h"

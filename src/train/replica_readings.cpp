@@ -225,7 +225,7 @@ void write_running_statistics(DataParallel& replicas,
 
 ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader,
                                      std::int64_t batches) {
-  const Replica& own = replicas.replica(replicas.rank_layout().first_rank());
+  const Replica& own = replicas.own_replica();
   const std::span<BatchNormLayer* const> calls = batch_norms_of(own.network());
   std::map<std::string, LayerMoments> merged;  // of a layer, however often it is called
   LongWork work("precise statistics", "batches", batches);
@@ -255,7 +255,7 @@ ReplicaStatistics precise_statistics(DataParallel& replicas, const Config& confi
 }
 
 BatchNormReading read_batch_norms(DataParallel& replicas) {
-  const Replica& own = replicas.replica(replicas.rank_layout().first_rank());
+  const Replica& own = replicas.own_replica();
   const std::vector<BatchMoments> by_rank = read_all(replicas, read_batch);
   BatchNormReading reading;
   for (std::size_t call = 0; const BatchNormLayer* layer : batch_norms_of(own.network())) {

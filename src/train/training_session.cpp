@@ -9,6 +9,7 @@
 #include "backend/cpu_kernels.h"
 #include "backend/host_threads.h"
 #include "backend/probe.h"
+#include "data/data_warnings.h"
 #include "lockstep/core/check.h"
 #include "run/choices.h"
 #include "run/environment.h"
@@ -71,8 +72,8 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
   make_alike_replicas();
   evaluator = std::make_unique<Evaluator>(config, *replicas);
   warn_of_data();
-  if (const auto text = window_warning(config, config.bn.eval_stats,
-                                       replicas->replica(layout.first_rank()).network())) {
+  if (const auto text =
+          window_warning(config, config.bn.eval_stats, replicas->own_replica().network())) {
     warnings.push_back(*text);
   }
   read_data();
@@ -226,7 +227,7 @@ void TrainingSession::warn_of_few_values() {
   if (!own || layout.ranks() == 1) return;
   const std::vector<NormPlan> norms =
       plan_norms(config.bn, chunk_sizes(config.micro_batch(layout.ranks()), layout.ranks()),
-                 replicas->replica(layout.first_rank()).network());
+                 replicas->own_replica().network());
   const auto fewest =
       std::min_element(norms.begin(), norms.end(),
                        [](const NormPlan& a, const NormPlan& b) { return a.local < b.local; });
@@ -264,7 +265,7 @@ ImportSummary TrainingSession::import_initial(const char* asked_by, const fs::pa
 
 RunDescription TrainingSession::describe() const {
   const GradientExchangeChoice& exchange = replicas->gradient_exchange();
-  Backend& backend = replicas->replica(layout.first_rank()).backend();
+  Backend& backend = replicas->own_replica().backend();
   return {.config = config,
           .folder = folder,
           .console = world.first() ? request.console : Console::kQuiet,

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "data/data_warnings.h"
 #include "data/fixtures.h"
+#include "data/repeated_samples.h"
 #include "io/image_io.h"
 #include "io/npy.h"
 #include "io/row_writers.h"

@@ -163,6 +163,8 @@ class DataParallel {
   void for_each_replica(const std::function<void(Replica& replica)>& work);
   /// REQUIRES: between steps. Throws Error where the rank is not of this process.
   Replica& replica(int rank);
+  /// The same of the first rank of this process.
+  Replica& own_replica();
   /// Whether a replica's thread could not be stopped after a failure and has not come back: the
   /// replicas then stay in memory when this object goes.
   bool has_stuck_thread() const;

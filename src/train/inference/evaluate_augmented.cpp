@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/seconds_since.h"
-#include "data/data_check.h"
+#include "data/data_warnings.h"
 #include "data/sample_store.h"
 #include "lockstep/core/progress.h"
 #include "nn/argmax.h"
