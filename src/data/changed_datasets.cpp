@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -119,20 +120,23 @@ std::unique_ptr<Dataset> share_of(std::unique_ptr<Dataset> dataset, const fs::pa
 
 namespace {
 
-class Relabelled final : public Dataset {
+/// The same samples, after a call of `change` each.
+class ChangedSamples final : public Dataset {
  public:
-  Relabelled(std::unique_ptr<Dataset> dataset, Label from, Label to)
-      : dataset_(std::move(dataset)), from_(from), to_(to) {}
+  using Change = std::function<void(std::int64_t index, Sample& sample)>;
+
+  ChangedSamples(std::unique_ptr<Dataset> dataset, const Change& change)
+      : dataset_(std::move(dataset)), change_(change) {}
 
   using Dataset::load;
   std::int64_t size() const override { return dataset_->size(); }
   void load(std::int64_t index, Sample& sample) const override {
     dataset_->load(index, sample);
-    relabel(sample);
+    change_(index, sample);
   }
   bool load_part(std::int64_t index, const ImagePart& part, Sample& sample) const override {
     if (!dataset_->load_part(index, part, sample)) return false;
-    relabel(sample);
+    change_(index, sample);
     return true;
   }
   Size image_size(std::int64_t index) const override { return dataset_->image_size(index); }
@@ -145,18 +149,49 @@ class Relabelled final : public Dataset {
   std::vector<std::string> left_out() const override { return dataset_->left_out(); }
 
  private:
-  void relabel(Sample& sample) const {
-    std::replace(sample.labels.pixels.begin(), sample.labels.pixels.end(), from_, to_);
-  }
-
   std::unique_ptr<Dataset> dataset_;
-  Label from_, to_;
+  Change change_;
 };
+
+/// What is not as it says; empty: nothing.
+std::string contradiction(const Sample& sample, Task task) {
+  const Image& image = sample.image;
+  const LabelMap& labels = sample.labels;
+  const Size size{image.height, image.width};
+  const bool segments = task == Task::kSegmentation;
+  const Size expected = segments ? size : Size{1, 1};
+  const auto values = with_values(image, [](const auto& all) { return all.size(); });
+  const auto elements = [](const Size& of) { return std::int64_t{of.height} * of.width; };
+  if (size.height < 1 || size.width < 1 || image.channels < 1 ||
+      static_cast<std::int64_t>(values) != elements(size) * image.channels) {
+    return concat("an image of ", to_string(size), " in ", image.channels, " channels has ", values,
+                  " values");
+  }
+  if (Size{labels.height, labels.width} != expected ||
+      static_cast<std::int64_t>(labels.pixels.size()) != elements(expected)) {
+    return concat("expected ", to_string(expected), segments ? " labels, as the image" : " label",
+                  ", got ", labels.pixels.size(), " as ",
+                  to_string(Size{labels.height, labels.width}));
+  }
+  return {};
+}
 
 }  // namespace
 
 std::unique_ptr<Dataset> relabelled(std::unique_ptr<Dataset> dataset, Label from, Label to) {
-  return std::make_unique<Relabelled>(std::move(dataset), from, to);
+  return std::make_unique<ChangedSamples>(
+      std::move(dataset), [from, to](std::int64_t, Sample& sample) {
+        std::replace(sample.labels.pixels.begin(), sample.labels.pixels.end(), from, to);
+      });
+}
+
+std::unique_ptr<Dataset> whole_samples(std::unique_ptr<Dataset> dataset, Task task) {
+  const Dataset& all = *dataset;
+  return std::make_unique<ChangedSamples>(
+      std::move(dataset), [&all, task](std::int64_t index, Sample& sample) {
+        if (const std::string text = contradiction(sample, task); !text.empty())
+          throw DataError(concat(all.describe(index), ": ", text));
+      });
 }
 
 }  // namespace lockstep

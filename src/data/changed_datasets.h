@@ -1,6 +1,7 @@
 #pragma once
 // Data sets that are others with a change: without the samples that cannot be read, a share of the
-// samples, or with a class that does not count (data.ignore_index below the number of classes).
+// samples, with a class that does not count (data.ignore_index below the number of classes), or
+// with none that is not whole.
 
 #include <filesystem>
 #include <memory>
@@ -22,5 +23,9 @@ std::unique_ptr<Dataset> share_of(std::unique_ptr<Dataset> dataset,
 
 /// The same samples, whose labels `from` have become `to`.
 std::unique_ptr<Dataset> relabelled(std::unique_ptr<Dataset> dataset, Label from, Label to);
+
+/// The same samples. One that does not hold what it says, such as as many values as its image has
+/// pixels, or labels of the image's size, throws DataError when it is loaded.
+std::unique_ptr<Dataset> whole_samples(std::unique_ptr<Dataset> dataset, Task task);
 
 }  // namespace lockstep

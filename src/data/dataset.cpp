@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 #include <utility>
 
+#include "core/number_check.h"
 #include "data/changed_datasets.h"
 #include "data/formats/file_dataset.h"
 #include "data/formats/file_pairs.h"
@@ -73,35 +73,11 @@ const std::vector<std::string>& check_distinct(const std::vector<std::string>& n
                            "\"; give every class one of its own in data.classes"));
 }
 
-/// A visitor of options (core/options.h): what a program gives is held to the ranges that a
-/// configuration's keys have.
-struct NumberCheck {
-  template <typename Value>
-  void operator()(const char* key, const Value& value, const char*, const Option& option = {}) {
-    if constexpr (std::is_same_v<Value, int> || std::is_same_v<Value, float>) {
-      check(key, static_cast<double>(value), option.in);
-    }
-  }
-  template <typename Number>
-  requires std::is_arithmetic_v<Number>
-  void operator()(const char* key, const std::vector<Number>& values, const char*,
-                  const Option& option = {}) {
-    for (const Number value : values) check(key, static_cast<double>(value), option.in);
-  }
+struct DataNumberCheck : NumberCheck {
+  using NumberCheck::operator();
   void operator()(const char* key, const Size& size, const char*, const Option& = {}) {
-    check(key, std::min(size.height, size.width), {.lo = 1, .hi = 65536});
-    check(key, std::max(size.height, size.width), {.lo = 1, .hi = 65536});
-  }
-  template <typename Value>
-  void operator()(const char* key, const std::optional<Value>& value, const char* says,
-                  const Option& option = {}) {
-    if (value) (*this)(key, *value, says, option);
-  }
-  void section(const char*, const std::optional<AugmentOptions>&) {}
-
- private:
-  static void check(const char* key, double value, const Limits& in) {
-    check_number(concat("DataOptions::", key), value, in);
+    check_number(whose + key, std::min(size.height, size.width), {.lo = 1, .hi = 65536});
+    check_number(whose + key, std::max(size.height, size.width), {.lo = 1, .hi = 65536});
   }
 };
 
@@ -141,11 +117,19 @@ std::string layout_hint(const DataOptions& options) {
   return concat("; the files lie as data.layout = \"", layout->name, "\" has them");
 }
 
+std::unique_ptr<Dataset> made_by(const DataLayout& layout, const DataOptions& options, Split split,
+                                 std::uint64_t seed) {
+  if (layout.make) {
+    if (auto dataset = layout.make(options, split, seed)) return dataset;
+  }
+  throw ConfigError(concat("the layout '", layout.name, "' makes no data set (DataLayout::make)"));
+}
+
 std::unique_ptr<Dataset> make_of_layout(const DataOptions& options, Split split,
                                         std::uint64_t seed) {
   const DataLayout& layout = find_layout(options);
-  if (!options.val_share || layout.generated) return layout.make(options, split, seed);
-  return share_of(layout.make(options, Split::kTrain, seed), options.root, *options.val_share,
+  if (!options.val_share || layout.generated) return made_by(layout, options, split, seed);
+  return share_of(made_by(layout, options, Split::kTrain, seed), options.root, *options.val_share,
                   split);
 }
 
@@ -215,7 +199,7 @@ const DataLayout& find_layout(const DataOptions& options) {
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, std::uint64_t seed) {
   DataOptions own = options;
   own.num_classes = class_count(options);
-  NumberCheck check;
+  DataNumberCheck check{{"DataOptions::"}};
   own.visit_options(check);
   check_channels(own);
   std::unique_ptr<Dataset> dataset;
@@ -226,6 +210,7 @@ std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, s
   } catch (const std::filesystem::filesystem_error& error) {
     throw unreadable(error);
   }
+  dataset = whole_samples(std::move(dataset), find_layout(own).task);
   if (const Label ignored = ignored_label(own); ignored != own.ignore_index)
     dataset = relabelled(std::move(dataset), static_cast<Label>(own.ignore_index), ignored);
   return options.skip_broken ? leave_out_broken(std::move(dataset), options.workers)

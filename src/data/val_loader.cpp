@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "data/augment.h"
+#include "data/formats/file_dataset.h"
 #include "data/sample_store.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
@@ -14,7 +15,11 @@ struct ValLoader::Impl {
         normalizer(data),
         channels(static_cast<std::size_t>(data.channels)),
         ignored(ignored_label(data)),
-        classes(static_cast<std::size_t>(class_count(data))) {}
+        classes(static_cast<std::size_t>(class_count(data))) {
+    if (store.size() == 0)
+      throw DataError(split_name(data, Split::kVal) +
+                      ": expected samples to evaluate, there are none");
+  }
 
   void append(std::int64_t index, const Sample& sample, int divisor, Batch& batch) const;
 

@@ -2,27 +2,10 @@
 
 #include <set>
 
+#include "core/number_check.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
-namespace {
-
-/// A visitor of options (core/options.h).
-struct NumberCheck {
-  const char* optimizer;
-
-  template <typename Number>
-  void operator()(const char* key, Number number, const char*, const Option& option) const {
-    check_number(concat(optimizer, "'s ", key), static_cast<double>(number), option.in);
-  }
-  void operator()(const char* key, const std::optional<float>& number, const char* doc,
-                  const Option& option) const {
-    if (number) (*this)(key, *number, doc, option);
-  }
-};
-
-}  // namespace
-
 float base_learning_rate(const Optimizer& optimizer) {
   return std::visit([](const auto& any) { return any.lr; }, optimizer);
 }
@@ -42,7 +25,7 @@ std::vector<std::string> optimizer_slots(const Optimizer& optimizer) {
 void check_optimizer(const Optimizer& optimizer, std::span<const ParameterGroup> groups) {
   std::visit(
       [](auto any) {
-        NumberCheck check{any.kTitle};
+        NumberCheck check{concat(any.kTitle, "'s ")};
         any.visit_options(check);
       },
       optimizer);

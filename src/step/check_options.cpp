@@ -24,7 +24,10 @@ void check_losses(const DataParallelOptions& options) {
 }
 
 void check_precision(const DataParallelOptions& options) {
-  if (options.precision != DType::kFloat16) return;
+  if (options.precision == DType::kFloat32 || options.precision == DType::kBFloat16) return;
+  if (options.precision != DType::kFloat16)
+    throw ConfigError(
+        concat("precision: expected fp32, bf16 or fp16, got ", to_string(options.precision)));
   for (const Device& device : options.devices) {
     if (device.kind != DeviceKind::kCpu) continue;
     throw ConfigError(concat("precision = \"fp16\" needs GPUs, but ", to_string(device),

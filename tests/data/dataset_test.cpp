@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "data/fixtures.h"
 #include "io/image_io.h"
 #include "lockstep/core/check.h"
+#include "lockstep/data/loader.h"
 
 namespace lockstep {
 namespace {
@@ -457,6 +459,92 @@ TEST_CASE("two classes of one name are refused, wherever the names come from") {
     options.layout = layout.name;
     if (!layout.classes.empty()) CHECK(class_names(options) == layout.classes);
   }
+}
+
+namespace {
+
+/// A sample, as it is given.
+class OneSample final : public Dataset {
+ public:
+  explicit OneSample(Sample sample, std::int64_t size = 1)
+      : sample_(std::move(sample)), size_(size) {}
+
+  std::int64_t size() const override { return size_; }
+  void load(std::int64_t, Sample& sample) const override { sample = sample_; }
+  Size image_size(std::int64_t) const override { return {2, 3}; }
+  std::string describe(std::int64_t) const override { return "the sample"; }
+
+ private:
+  Sample sample_;
+  std::int64_t size_;
+};
+
+/// What loading the sample by a layout of one's own throws; empty: nothing.
+std::string error_of_own(const Sample& sample, Task task) {
+  const LayoutTable layouts{
+      {.name = "own",
+       .make = [&](const DataOptions&, Split,
+                   std::uint64_t) { return std::make_unique<OneSample>(sample); },
+       .task = task}};
+  DataOptions options;
+  options.layout = "own";
+  options.layouts = &layouts;
+  options.num_classes = 2;
+  const std::unique_ptr<Dataset> dataset = make_dataset(options, Split::kTrain, 0);
+  Sample loaded;
+  try {
+    dataset->load(0, loaded);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a sample of one's own that is not what it says is an error, not read beyond its end") {
+  const Sample whole{{2, 3, std::vector<std::uint8_t>(18)}, {2, 3, std::vector<Label>(6)}};
+  CHECK(error_of_own(whole, Task::kSegmentation).empty());
+  const auto broken = [&](const std::function<void(Sample&)>& change,
+                          Task task = Task::kSegmentation) {
+    Sample sample = whole;
+    change(sample);
+    return error_of_own(sample, task);
+  };
+  CHECK(broken([](Sample& s) { s.image.pixels.pop_back(); }) ==
+        "the sample: an image of 2x3 in 3 channels has 17 values");
+  CHECK(broken([](Sample& s) { s.image.floats.resize(6); }) ==
+        "the sample: an image of 2x3 in 3 channels has 6 values");
+  CHECK(broken([](Sample& s) { s.image = {}; }) ==
+        "the sample: an image of 0x0 in 3 channels has 0 values");
+  CHECK(broken([](Sample& s) { s.labels.pixels.clear(); }) ==
+        "the sample: expected 2x3 labels, as the image, got 0 as 2x3");
+  CHECK(broken([](Sample& s) {
+          s.labels = {1, 1, {0}};
+        }) == "the sample: expected 2x3 labels, as the image, got 1 as 1x1");
+  CHECK(broken([](Sample&) {}, Task::kClassification) ==
+        "the sample: expected 1x1 label, got 6 as 2x3");
+  CHECK(broken([](Sample& s) { s.labels = {1, 1, {0}}; }, Task::kClassification).empty());
+}
+
+TEST_CASE("a layout of one's own that makes nothing, or nothing to evaluate, is an error") {
+  LayoutTable layouts{{.name = "own", .make = nullptr}};
+  DataOptions options;
+  options.layout = "own";
+  options.layouts = &layouts;
+  options.num_classes = 2;
+  CHECK_THROWS_WITH_AS(make_dataset(options, Split::kTrain, 0),
+                       doctest::Contains("'own' makes no data set"), ConfigError);
+  layouts[0].make = [](const DataOptions&, Split, std::uint64_t) -> std::unique_ptr<Dataset> {
+    return nullptr;
+  };
+  CHECK_THROWS_WITH_AS(ValLoader(options, 0), doctest::Contains("'own' makes no data set"),
+                       ConfigError);
+  layouts[0].make = [](const DataOptions&, Split, std::uint64_t) {
+    return std::make_unique<OneSample>(Sample{}, 0);
+  };
+  CHECK_THROWS_WITH_AS(ValLoader(options, 0), doctest::Contains("expected samples to evaluate"),
+                       DataError);
 }
 
 TEST_CASE("class names and counts") {

@@ -287,6 +287,11 @@ TEST_CASE("options that are out of range are errors of the configuration, when a
       {"weight_decay", [](auto& options) { options.optimizer = AdamW{.weight_decay = kNaN}; }},
       {"bn: eps", [](auto& options) { options.norm.options.eps = -1; }},
       {"bn: momentum", [](auto& options) { options.norm.options.momentum = 3; }},
+      {"bn: renorm_max_r", [](auto& options) { options.norm.options.renorm_max_r = 0.5F; }},
+      {"bn: renorm_max_d", [](auto& options) { options.norm.options.renorm_max_d = kNaN; }},
+      {"bn: virtual_devices", [](auto& options) { options.norm.options.virtual_devices = 0; }},
+      {"precision: expected fp32, bf16 or fp16, got",
+       [](auto& options) { options.precision = DType::kUInt8; }},
       {"the model returns none", output([](auto&, Value*) { return Outputs{}; })},
       {"output 'out' has no value", output([](auto&, Value*) {
          return Outputs{{"out", nullptr}};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/operand_checks.h"
+#include "core/number_check.h"
 #include "nn/graph/network_impl.h"
 #include "nn/layers/conv2d_layer.h"
 #include "nn/layers/conv_transpose2d_layer.h"
@@ -85,12 +86,9 @@ void check_traits(const Layer& layer) {
                  "forward_in_place, grad_in_place, concatenates, splits_backward)");
 }
 
-void check_norm_numbers(const std::string& name, const BatchNormOptions& options) {
-  require(options.eps > 0 && std::isfinite(options.eps), name,
-          ": eps must be positive and finite, is ", options.eps);
-  const double momentum = options.momentum.value_or(0);
-  require(momentum >= 0 && momentum <= 1, name,
-          ": momentum must be from 0 to 1, or none (cumulative), is ", momentum);
+void check_norm_numbers(const std::string& name, BatchNormOptions options) {
+  NumberCheck check{name + ": "};
+  options.visit_options(check);
 }
 
 void check_norm_call(const Value& x, const std::string& name, const NormLayer& norm,

@@ -38,10 +38,6 @@ BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Val
                  ": a frozen layer needs running statistics (track_running_stats = true)");
   LOCKSTEP_CHECK(!config.norm.options.corrects() || state() != nullptr, this->name(),
                  ": renorm corrects towards running statistics (track_running_stats = true)");
-  LOCKSTEP_CHECK(config.norm.options.virtual_devices >= 1, this->name(),
-                 ": virtual_devices must be at least 1, got ", config.norm.options.virtual_devices);
-  LOCKSTEP_CHECK(config.norm.options.renorm_slices >= 1, this->name(),
-                 ": renorm_slices must be at least 1, got ", config.norm.options.renorm_slices);
   local_.reserve(static_cast<std::size_t>(memory_.slices().most()));
 }
 
