@@ -85,11 +85,9 @@ if(LOCKSTEP_SHARED)
   set(installed lockstep_shared)
 endif()
 
-# Who builds the program alone has all that goes into the library.
-install(CODE "if(NOT EXISTS \"$<TARGET_FILE:${installed}>\")
-  execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${PROJECT_BINARY_DIR}\" --target ${installed}
-                  COMMAND_ERROR_IS_FATAL ANY)
-endif()" COMPONENT dev)
+# Who builds the program alone has all that goes into the library, and perhaps an older one.
+install(CODE "execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${PROJECT_BINARY_DIR}\" --target ${installed}
+                              COMMAND_ERROR_IS_FATAL ANY)" COMPONENT dev)
 install(TARGETS ${installed} EXPORT LockstepTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev NAMELINK_COMPONENT dev)

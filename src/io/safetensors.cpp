@@ -9,6 +9,7 @@
 #include <set>
 #include <string_view>
 
+#include "core/utf8.h"
 #include "io/atomic_file.h"
 #include "io/file_bytes.h"
 #include "io/weight_files.h"
@@ -212,6 +213,8 @@ class Reader {
 };
 
 void check_tensor(const std::string& name, const HostTensor& tensor) {
+  LOCKSTEP_CHECK(name != kMetadata && is_utf8(name), "a tensor has the name '", name,
+                 "', which a safetensors file cannot hold: expected UTF-8, and not ", kMetadata);
   std::uint64_t bytes = element_bytes(tensor.dtype);
   LOCKSTEP_CHECK(is_type_name(tensor.dtype), "tensor ", name, " has the unknown dtype ",
                  tensor.dtype);

@@ -88,6 +88,7 @@ WrittenFile::WrittenFile(fs::path path, Mode mode)
   descriptor_ =
       temporary_.empty() ? open_target(target_, exists) : open_temporary(temporary_, 0666);
   if (descriptor_ < 0) throw_file_error("open", path_, errno);
+  named_ = plain && temporary_.empty();
   constexpr mode_t kPermissions = 0777;
   const bool kept =
       temporary_.empty() || !exists || fchmod(descriptor_, status.st_mode & kPermissions) == 0;
@@ -98,6 +99,7 @@ WrittenFile::WrittenFile(WrittenFile&& other) noexcept
     : path_(std::move(other.path_)),
       target_(std::move(other.target_)),
       temporary_(std::exchange(other.temporary_, {})),
+      named_(other.named_),
       descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 WrittenFile::~WrittenFile() {
@@ -106,6 +108,9 @@ WrittenFile::~WrittenFile() {
 }
 
 void WrittenFile::write(std::string_view bytes) {
+  struct stat status {};
+  if (named_ && fstat(descriptor_, &status) == 0 && status.st_nlink == 0)
+    throw_file_error("write", path_, ENOENT);
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;

@@ -28,7 +28,8 @@ class WrittenFile {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Throws Error; some of the bytes may then have been written.
+  /// Throws Error; some of the bytes may then have been written. What is appended to a file that
+  /// has been removed is an Error, too: nobody would find it.
   void write(std::string_view bytes);
   /// The same at a place of the file, as far as its end or beyond. REQUIRES: a plain file.
   void write_at(std::uint64_t offset, std::string_view bytes);
@@ -43,6 +44,7 @@ class WrittenFile {
   std::filesystem::path path_;       // as it was given
   std::filesystem::path target_;     // where links lead
   std::filesystem::path temporary_;  // what close() renames to the target; empty: nothing
+  bool named_ = false;               // a plain file that is appended to
   int descriptor_ = -1;
 };
 

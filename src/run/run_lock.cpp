@@ -95,7 +95,7 @@ void RunLock::make_folders(const fs::path& root) {
     if (!error) continue;
     remove_empty_folders();
     throw Error(concat("cannot make the run folder ", root.string(), ": ", folder.string(), ": ",
-                       error.message()));
+                       fs::is_symlink(folder) ? "a link that leads to nothing" : error.message()));
   }
 }
 

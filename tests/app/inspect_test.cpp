@@ -26,7 +26,7 @@ using test::TemporaryFolder;
 HostTensor floats(const std::vector<float>& values) {
   HostTensor tensor{"F32", {static_cast<std::int64_t>(values.size())}, {}};
   tensor.data.resize(values.size() * sizeof(float));
-  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
+  if (!values.empty()) std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
   return tensor;
 }
 

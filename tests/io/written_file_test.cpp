@@ -103,6 +103,16 @@ TEST_CASE("a link to what is not there makes that; one that leads to itself is a
   CHECK(fs::is_symlink(loop));
 }
 
+TEST_CASE("what is appended to a file that was removed is an error") {
+  const TemporaryFolder folder;
+  const fs::path path = folder.write("a", "old");
+  WrittenFile file(path, Mode::kAppend);
+  file.write("new");
+  CHECK(read_text(path) == "oldnew");
+  fs::remove(path);
+  CHECK_THROWS_WITH_AS(file.write("more"), doctest::Contains("No such file"), Error);
+}
+
 TEST_CASE("a pipe is written through, and stays") {
   const TemporaryFolder folder;
   const fs::path pipe = folder.path() / "pipe", link = folder.path() / "link";

@@ -256,6 +256,17 @@ TEST_CASE("a tensor whose bytes do not fit its shape is not written") {
   CHECK(files_in(folder).empty());
 }
 
+TEST_CASE("a tensor whose name a file cannot hold is not written") {
+  const TemporaryFolder folder;
+  for (const char* name : {"__metadata__", "a\xff"}) {
+    SafetensorsFile file;
+    file.tensors[name] = tensor_of("F32", {2}, 8);
+    CHECK_THROWS_WITH_AS(write_safetensors(folder.path() / "a", file),
+                         doctest::Contains("a safetensors file cannot hold"), Error);
+    CHECK(files_in(folder).empty());
+  }
+}
+
 TEST_CASE("weights: export and import are a round trip of every tensor") {
   const TemporaryFolder folder;
   TestNetwork from = stem_and_head(5);

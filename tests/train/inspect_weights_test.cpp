@@ -13,7 +13,7 @@ HostTensor tensor(const char* dtype, std::vector<std::int64_t> shape,
                   const std::vector<Element>& values) {
   HostTensor tensor{dtype, std::move(shape), {}};
   tensor.data.resize(values.size() * sizeof(Element));
-  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
+  if (!values.empty()) std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
   return tensor;
 }
 
