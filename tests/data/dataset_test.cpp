@@ -522,6 +522,8 @@ TEST_CASE("a sample of one's own that is not what it says is an error, not read 
   CHECK(broken([](Sample& s) {
           s.labels = {1, 1, {0}};
         }) == "the sample: expected 2x3 labels, as the image, got 1 as 1x1");
+  CHECK(broken([](Sample& s) { std::swap(s.labels.height, s.labels.width); }) ==
+        "the sample: expected 2x3 labels, as the image, got 6 as 3x2");
   CHECK(broken([](Sample&) {}, Task::kClassification) ==
         "the sample: expected 1x1 label, got 6 as 2x3");
   CHECK(broken([](Sample& s) { s.labels = {1, 1, {0}}; }, Task::kClassification).empty());

@@ -1100,7 +1100,7 @@ FAULTS = [
     Fault("what is not there: infinite values are", "mark_missing", replaced("std::isfinite(value) ?", "true ?"),
           "what is not there is the mean*", test="test_data"),
     Fault("what is not there: its labels are counted before a training", "examine_split",
-          without("if (segments(options)) ignore_missing(sample->image, ignored, sample->labels);"),
+          without("if (masks) ignore_missing(sample->image, ignored, sample->labels);"),
           "labels of pixels that are not there*", test="test_data"),
     Fault("rows: where all values of a band are there it is no floats", "read",
           without("if (nodata_ && misses_some()) make_floats(rows);"), "rows of a TIFF are those*", test="test_io",
