@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from pathlib import Path
-from typing import IO, Callable, Deque, List, Match
+from typing import IO, Callable, Deque, List, Match, Optional
 
 from ._progress import Progress, teller
 from .errors import ProgramNotFoundError, error_for
@@ -17,7 +17,9 @@ from .errors import ProgramNotFoundError, error_for
 VARIABLE = "LOCKSTEP_PROGRAM"
 _TAIL_LINES = 20
 _ERROR = "lockstep: error: "
-_INTERRUPTED = 130
+_INTERRUPTED = {130: "stopped; what was done is saved: the same call goes on with a comparison, resume=True with a training",
+                -signal.SIGINT: "stopped, before there was anything to save"}
+_WORDS = {"true": "True", "false": "False", **{word: f'float("{word}")' for word in ("nan", "inf", "-inf")}}  # TOML's
 
 
 def bundled_program() -> Path:
@@ -62,7 +64,8 @@ def run_program(arguments: List[str], progress: Progress, *, keep_stdout: bool) 
     """Runs the program to its end. Its lines are what it says on stderr, and unless stdout is kept, there, too.
 
     `progress`: True passes the lines on to our stderr, a function gets each, False shows none. Returns stdout, if kept.
-    An interrupt of this process (Ctrl-C) asks the program to stop; it saves, and then InterruptedRunError is raised.
+    An interrupt of this process (Ctrl-C) asks the program to stop. What saves does so, and then InterruptedRunError is raised,
+    which is a KeyboardInterrupt.
     Raises ProgramNotFoundError and the ProgramError of the program's exit code.
     """
     command = [find_program(), *arguments]
@@ -75,23 +78,27 @@ def run_program(arguments: List[str], progress: Progress, *, keep_stdout: bool) 
     reader = threading.Thread(target=lambda stream: kept.append(stream.read()), args=(process.stdout,), daemon=True)
     if keep_stdout:
         reader.start()
-    tail: Deque[str] = deque(maxlen=_TAIL_LINES)
+    said = _Said()
+    interrupt: Optional[BaseException] = None
     try:
-        _follow(lines, tail, teller(progress))
+        said.follow(lines, teller(progress))
         process.wait()
     except BaseException as error:
         process.send_signal(signal.SIGINT)
-        _follow(lines, tail, teller(False))
+        said.follow(lines, teller(False))
         process.wait()
         if not isinstance(error, KeyboardInterrupt):
             raise
+        interrupt = error
     if keep_stdout:
         reader.join()
     stdout = "".join(kept)
     if process.returncode != 0:
-        failure = error_for(process.returncode, _message(process.returncode, tail), command)
+        failure = error_for(process.returncode, _message(process.returncode, said), command)
         failure.output = stdout
         raise failure
+    if interrupt is not None:  # the program was done when it came
+        raise interrupt
     return stdout
 
 
@@ -105,33 +112,45 @@ def _is_script(path: Path) -> bool:
         return file.read(2) == b"#!"
 
 
-def _follow(stream: IO[str], tail: Deque[str], tell: Callable[[str], None]) -> None:
-    for line in stream:
-        line = line.rstrip("\n")
-        tail.append(line)
-        tell(line)
+class _Said:
+    """What is kept of the program's lines: the last ones, and errors with the indented lines that belong to them."""
+
+    def __init__(self) -> None:
+        self.tail: Deque[str] = deque(maxlen=_TAIL_LINES)
+        self.errors: List[str] = []
+        self._of_error = False
+
+    def follow(self, stream: IO[str], tell: Callable[[str], None]) -> None:
+        """Reads the stream to its end."""
+        for line in stream:
+            line = line.rstrip("\n")
+            self.tail.append(line)
+            self._of_error = line.startswith(_ERROR) or self._of_error and line.startswith(" ")
+            if self._of_error:
+                self.errors.append(line[len(_ERROR):] if line.startswith(_ERROR) else line)
+            tell(line)
 
 
-def _message(exit_code: int, tail: Deque[str]) -> str:
+def _message(exit_code: int, said: _Said) -> str:
     """What the program said of its failure, in words of Python: its error, else its last lines."""
-    if exit_code == _INTERRUPTED:
-        return "stopped; what was done is saved: the same call goes on with a comparison, resume=True with a training"
-    errors = [line[len(_ERROR):] for line in tail if line.startswith(_ERROR)]
-    said = _in_python("\n".join(errors or tail))
+    if exit_code in _INTERRUPTED:
+        return _INTERRUPTED[exit_code]
+    text = _in_python("\n".join(said.errors or said.tail))
     if exit_code < 0:
         ended = f"the program was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
-        return f"{ended}; its last lines:\n{said}" if said else ended
-    return said or f"the program ended with exit code {exit_code} and said nothing"
+        return f"{ended}; its last lines:\n{text}" if text else ended
+    return text or f"the program ended with exit code {exit_code} and said nothing"
 
 
 def _in_python(message: str) -> str:
     """Options of the command line as the arguments of train() and compare() that they stand for."""
     def setting(found: Match[str]) -> str:
         value = found.group(2)
-        shown = value if re.fullmatch(r'[-+.\d]+(e[-+]?\d+)?|".*"', value) else json.dumps(value)
+        shown = _WORDS.get(value) or (value if re.fullmatch(r'[-+.\d]+(e[-+]?\d+)?|".*"|\[.*\]', value) else json.dumps(value))
         return f'settings={{"{found.group(1)}": {shown}}}'
 
-    message = re.sub(r"(?<!\S)-s ([\w.]+)=([^\s,;:)]*[^\s,;:).])", setting, message)
+    message = re.sub(r'(?<!\S)-s ([\w.]+)=("(?:[^"\\]|\\.)*"|\[.*?\](?=[:;.)\s]|$)|[^\s,;:)]*[^\s,;:).])', setting, message)
+    message = message.replace("; is a variable of the shell not set?", "")
     message = re.sub(r"--resume( auto)?(?![-\w])", "resume=True", message)
     message = re.sub(r"--(modes|seeds|images-per-device|init|split|average)(?![-\w])", lambda found: found.group(1).replace("-", "_"), message)
     return re.sub(r"(?<!\S)-([ods])(?![-\w])", lambda found: {"o": "output=", "d": "devices=", "s": "settings="}[found.group(1)],

@@ -2,11 +2,12 @@
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Union
 
+from ._arguments import Numbers, PathLike, path_text, refused
 from ._program import run_program
 from ._progress import Progress
-from .training import Config, PathLike, Settings, common_arguments, config_file, numbers_of_images
+from .training import Config, Settings, common_arguments, config_file, numbers_of_images
 
 
 class Answer(Dict[str, Any]):
@@ -30,32 +31,31 @@ def evaluate(target: PathLike, *, config: Optional[Config] = None, split: Option
              devices: Optional[str] = None, settings: Optional[Settings] = None, progress: Progress = False) -> Answer:
     """`lockstep eval`: scores of a run's last checkpoint, of a checkpoint, or with `config` of any weights."""
     arguments: List[str] = ["--split", split] if split is not None else []
-    return _ask(["eval", str(target), *arguments, *(["--per-image"] if per_image else [])], config, devices, settings, progress)
+    return _ask(["eval", target, *arguments, *(["--per-image"] if per_image else [])], config, devices, settings, progress)
 
 
-def predict(target: PathLike, images: Union[PathLike, Sequence[PathLike]], *, output: PathLike, config: Optional[Config] = None,
+def predict(target: PathLike, images: Union[PathLike, Iterable[PathLike]], *, output: PathLike, config: Optional[Config] = None,
             probabilities: bool = False, overlay: bool = True, force: bool = False, devices: Optional[str] = None,
             settings: Optional[Settings] = None, progress: Progress = True) -> Answer:
     """`lockstep predict`: class maps of image files and folders of them, in the folder `output`."""
-    files = [images] if isinstance(images, (str, Path)) else list(images)
     switches = [*(["--probabilities"] if probabilities else []), *([] if overlay else ["--no-overlay"]), *(["--force"] if force else [])]
-    return _ask(["predict", str(target), *map(str, files), "-o", str(output), *switches], config, devices, settings, progress)
+    return _ask(["predict", target, *_several(images), "-o", output, *switches], config, devices, settings, progress)
 
 
 def export(target: PathLike, output: PathLike, *, config: Optional[Config] = None, average: Optional[int] = None,
            settings: Optional[Settings] = None) -> Answer:
     """`lockstep export`: the network as ONNX or safetensors, by the ending of `output`.
 
-    average: of a run's newest checkpoints so many. Raises ValueError for another ending.
+    average: of a run's newest checkpoints so many. Raises ConfigError for another ending.
     """
-    kind = Path(output).suffix[1:]
+    kind = Path(path_text(output)).suffix[1:]
     if kind not in ("onnx", "safetensors"):
-        raise ValueError(f"expected a file that ends with .onnx or .safetensors, got {output}")
+        raise refused(f"expected a file that ends with .onnx or .safetensors, got {output}")
     arguments = ["--average", str(average)] if average is not None else []
-    return _ask(["export", kind, str(target), "-o", str(output), *arguments], config, None, settings, False)
+    return _ask(["export", kind, target, "-o", output, *arguments], config, None, settings, False)
 
 
-def diagnose(target: Union[Config, PathLike], *, config: Optional[Config] = None, images_per_device: Union[int, Sequence[int], None] = None,
+def diagnose(target: Config, *, config: Optional[Config] = None, images_per_device: Optional[Numbers] = None,
              devices: Optional[str] = None, settings: Optional[Settings] = None, progress: Progress = False) -> Answer:
     """`lockstep diagnose`: which norm a training needs, and how to evaluate it, from a configuration, a run or weights."""
     return _ask(["diagnose", target, *numbers_of_images(images_per_device)], config, devices, settings, progress)
@@ -76,18 +76,21 @@ def check_data(config: Config, *, images: Optional[int] = None, settings: Option
     return _ask(["data", "check", config, *(["-n", str(images)] if images is not None else [])], None, None, settings, progress)
 
 
-def report(folders: Union[PathLike, Sequence[PathLike]], *, output: Optional[PathLike] = None, images: bool = True) -> Path:
+def report(folders: Union[PathLike, Iterable[PathLike]], *, output: Optional[PathLike] = None, images: bool = True) -> Path:
     """`lockstep report`: writes one page of HTML about runs or comparisons, and returns where it is."""
-    named = [folders] if isinstance(folders, (str, Path)) else list(folders)
-    arguments = ["report", *map(str, named), *(["-o", str(output)] if output is not None else []), *([] if images else ["--no-images"])]
+    arguments = ["report", *_several(folders), *(["-o", output] if output is not None else []), *([] if images else ["--no-images"])]
     return Path(_ask(arguments, None, None, None, False).page)
+
+
+def _several(paths: Any) -> List[Any]:
+    return list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
 
 
 def _ask(arguments: Sequence[Any], config: Optional[Config], devices: Optional[str], settings: Optional[Settings],
          progress: Progress) -> Answer:
-    """`arguments`: words; a dictionary stands for the configuration's file."""
+    """`arguments`: words and paths; a dictionary stands for the configuration's file."""
     with ExitStack() as stack:
-        words = [config_file(each, stack) if isinstance(each, Mapping) else str(each) for each in arguments]
+        words = [config_file(each, stack) for each in arguments]
         words += ["-c", config_file(config, stack)] if config is not None else []
         words += common_arguments(devices, settings)
         return Answer(json.loads(run_program([*words, "--json"], progress, keep_stdout=True)))

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from ._arguments import PathLike, path_text
 from ._json_files import check_schema, read_json
 from .errors import FormatError, expect_folder
 from .figures import axes_of
@@ -145,6 +146,10 @@ class Comparison:
         self.warnings: List[str] = list(found.get("warnings", []))
         self.failed: List[Dict[str, Any]] = list(found.get("failed", []))  # mode, seed and error of runs that cannot train
 
+    def __fspath__(self) -> str:
+        """A comparison stands for its folder wherever a path is taken."""
+        return str(self.path)
+
     def __repr__(self) -> str:
         return f"Comparison({str(self.path)!r}, {', '.join(self.cells)}, {len(self.seeds)} seeds)"
 
@@ -270,9 +275,9 @@ class Comparison:
         return axes
 
 
-def read_comparison(folder: Union[str, Path]) -> Comparison:
+def read_comparison(folder: PathLike) -> Comparison:
     """Reads the folder of a comparison. Raises FormatError where it is none."""
-    path = Path(folder)
+    path = Path(path_text(folder))
     expect_folder(path, "the folder of a comparison", "comparison.json")
     return comparison_of(path, read_json(path / "comparison.json"))
 

@@ -1,4 +1,5 @@
 """What goes wrong, by who has to act: one exception for each exit code of the program, and those of the readers."""
+import signal
 from pathlib import Path
 from typing import Any, Dict, List, Tuple, Type
 
@@ -22,8 +23,8 @@ class ProgramNotFoundError(LockstepError):
 class ProgramError(LockstepError):
     """The program failed.
 
-    `exit_code` is negative where a signal ended it, `message` is what the program said, `command` its command line, and
-    `output` what it had written to stdout.
+    `exit_code` is negative where a signal ended it, `message` is what the program said, `command` its command line (empty
+    where an argument was refused before it ran), and `output` what it had written to stdout.
     `comparison`: where `compare` has trained some modes and could not train others, what it has.
     """
 
@@ -43,8 +44,8 @@ class ProgramFailure(ProgramError):
     """Exit code 1: any other failure, also a mode that cannot train; or a signal."""
 
 
-class ConfigError(ProgramError):
-    """Exit code 2: usage or configuration."""
+class ConfigError(ProgramError, ValueError):
+    """Exit code 2: usage or configuration; also an argument of a function of this package."""
 
 
 class DataError(ProgramError):
@@ -59,13 +60,14 @@ class ReplicaError(ProgramError):
     """Exit code 5: a replica stalled or failed."""
 
 
-class InterruptedRunError(ProgramError):
+class InterruptedRunError(ProgramError, KeyboardInterrupt):
     """Exit code 130: a signal asked the program to stop. It has saved; the same call goes on with a comparison,
-    `resume=True` with a training."""
+    `resume=True` with a training. -2: the signal ended a program that had nothing to save."""
 
 
 BY_EXIT_CODE: Dict[int, Type[ProgramError]] = {
-    1: ProgramFailure, 2: ConfigError, 3: DataError, 4: NonFiniteError, 5: ReplicaError, 130: InterruptedRunError}
+    1: ProgramFailure, 2: ConfigError, 3: DataError, 4: NonFiniteError, 5: ReplicaError, 130: InterruptedRunError,
+    -signal.SIGINT: InterruptedRunError}
 
 
 def error_for(exit_code: int, message: str, command: List[str]) -> ProgramError:

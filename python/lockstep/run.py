@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 
+from ._arguments import PathLike, path_text
 from ._json_files import check_schema, read_json, read_json_lines
 from ._safetensors import read_safetensors
 from ._toml import read_toml
@@ -23,6 +24,10 @@ class Run:
 
     def __init__(self, path: Path):
         self.path = path.absolute()  # files are read later, maybe from another folder
+
+    def __fspath__(self) -> str:
+        """A run stands for its folder wherever a path is taken."""
+        return str(self.path)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.mode}, seed {self.seed}, {self.status})"
@@ -194,9 +199,9 @@ class Run:
         return Table.from_records([steps[step] for step in sorted(steps)], leave_out=("mode", "iter"))
 
 
-def read_run(folder: Union[str, Path]) -> Run:
+def read_run(folder: PathLike) -> Run:
     """Reads the folder of a run. Raises FormatError where it is none."""
-    path = Path(folder)
+    path = Path(path_text(folder))
     expect_folder(path, "the folder of a run", "events.jsonl")
     run = Run(path)
     if not run.events or run.events[0].get("type") != "header":

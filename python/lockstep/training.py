@@ -3,8 +3,9 @@ import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Union
+from typing import Any, List, Mapping, Optional, Sequence, Union
 
+from ._arguments import Numbers, PathLike, path_text, refused, seeds_of, whole_numbers
 from ._program import run_program
 from ._progress import Progress
 from ._toml import settings_of, write_toml
@@ -12,8 +13,7 @@ from .comparison import Comparison, comparison_of
 from .errors import ProgramError
 from .run import Run, read_run
 
-PathLike = Union[str, Path]
-Config = Union[str, Path, Mapping[str, Any]]
+Config = Union[PathLike, Mapping[str, Any]]
 Settings = Mapping[str, Any]
 
 
@@ -30,17 +30,16 @@ def train(config: Config, *, output: PathLike, devices: Optional[str] = None, se
     Raises ProgramNotFoundError, and the ProgramError of the program's exit code with its message (lockstep.errors).
     """
     with ExitStack() as stack:
-        arguments = ["train", config_file(config, stack), "-o", str(output)]
+        arguments = ["train", config_file(config, stack), "-o", path_text(output)]
         arguments += common_arguments(devices, settings)
-        arguments += ["--init", str(init)] if init is not None else []
+        arguments += ["--init", path_text(init)] if init is not None else []
         arguments += ["--resume"] if resume or exist_ok and (Path(output) / "events.jsonl").is_file() else []
         run_program(arguments, progress, keep_stdout=False)
     return read_run(output)
 
 
-def compare(config: Config, *, output: PathLike, modes: Union[str, Sequence[str]] = ("local", "sync"),
-            seeds: Union[int, Sequence[int]] = 3, devices: Optional[str] = None,
-            images_per_device: Union[int, Sequence[int], None] = None, settings: Optional[Settings] = None, images: bool = True,
+def compare(config: Config, *, output: PathLike, modes: Union[str, Sequence[str]] = ("local", "sync"), seeds: Numbers = 3,
+            devices: Optional[str] = None, images_per_device: Optional[Numbers] = None, settings: Optional[Settings] = None, images: bool = True,
             progress: Progress = True) -> Comparison:
     """Trains every mode with each seed by `lockstep compare` and reads the comparison.
 
@@ -53,7 +52,7 @@ def compare(config: Config, *, output: PathLike, modes: Union[str, Sequence[str]
     them as its `comparison`.
     """
     with ExitStack() as stack:
-        arguments = ["compare", config_file(config, stack), "-o", str(output), "--json",
+        arguments = ["compare", config_file(config, stack), "-o", path_text(output), "--json",
                      "--modes", modes if isinstance(modes, str) else ",".join(modes), *_seeds(seeds)]
         arguments += numbers_of_images(images_per_device)
         arguments += [] if images else ["--no-images"]
@@ -75,34 +74,32 @@ def compare(config: Config, *, output: PathLike, modes: Union[str, Sequence[str]
 def config_file(config: Config, stack: ExitStack) -> str:
     """The configuration's file; of a dictionary a temporary one, which goes when the stack does."""
     if not isinstance(config, Mapping):
-        return str(config)
+        return path_text(config)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lockstep-"))
     file = Path(folder) / "config.toml"
     file.write_text(write_toml(config), encoding="utf-8")
     return str(file)
 
 
-def numbers_of_images(numbers: Union[int, Sequence[int], None]) -> List[str]:
+def numbers_of_images(numbers: Optional[Numbers]) -> List[str]:
     """--images-per-device, where there are any."""
     if numbers is None:
         return []
-    return ["--images-per-device", ",".join(map(str, numbers if isinstance(numbers, Iterable) else [numbers]))]
+    return ["--images-per-device", ",".join(map(str, whole_numbers(numbers, 1, "images_per_device=1 or [1, 2, 4], whole numbers of at least 1")))]
 
 
-def _seeds(seeds: Union[int, Sequence[int]]) -> List[str]:
-    """Raises ValueError for a list with a gap."""
-    if not isinstance(seeds, Iterable):
-        return ["--seeds", str(seeds)]
-    listed = list(seeds)
-    if not listed or listed != list(range(listed[0], listed[0] + len(listed))):
-        raise ValueError(f"expected seeds that follow one another, such as [3, 4], got {listed}")
+def _seeds(seeds: Numbers) -> List[str]:
+    """Raises ConfigError for a list with a gap."""
+    listed = seeds_of(seeds)
+    if listed != list(range(listed[0], listed[0] + len(listed))):
+        raise refused(f"expected seeds that follow one another, such as [3, 4], got {listed}")
     return ["--seeds", str(len(listed)), "--first-seed", str(listed[0])]
 
 
 def common_arguments(devices: Optional[str], settings: Optional[Settings]) -> List[str]:
-    """Those that all commands have. Raises ValueError for devices that are no word."""
+    """Those that all commands have. Raises ConfigError for devices that are no word."""
     if devices is not None and not isinstance(devices, str):
-        raise ValueError(f"expected devices as a word, such as \"cpu:2\" for two on the processor, or \"cuda:0,1\", got {devices!r}")
+        raise refused(f"expected devices as a word, such as \"cpu:2\" for two on the processor, or \"cuda:0,1\", got {devices!r}")
     arguments = ["-d", devices] if devices is not None else []
     for key, value in settings_of(settings or {}):
         arguments += ["-s", f"{key}={value}"]

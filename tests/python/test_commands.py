@@ -42,20 +42,23 @@ def test_maps_files_and_pages(program, run, tmp_path):
     maps = lockstep.predict(run, photo, output=tmp_path / "maps", overlay=False, probabilities=True, progress=False)
     assert [image["image"] for image in maps.images] == [str(photo)]
     assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == ["000_image.npy", "000_image.png"]
+    (tmp_path / "bad.jpg").write_text("no image")
+    with pytest.raises(lockstep.DataError, match="^1 of 2 images failed:\n  .*bad.jpg: expected a JPEG"):
+        lockstep.predict(run, [photo, tmp_path / "bad.jpg"], output=tmp_path / "some", progress=False)
     with pytest.raises(lockstep.LockstepError, match="000_image"):
         lockstep.predict(run, [photo], output=tmp_path / "maps", overlay=False, progress=False)
     assert lockstep.export(run, tmp_path / "net.onnx").file == str(tmp_path / "net.onnx") and (tmp_path / "net.onnx").exists()
     assert lockstep.export(run, tmp_path / "net.safetensors").format == "safetensors"
     with pytest.raises(ValueError, match=r"ends with .onnx or .safetensors, got net.pth"):
         lockstep.export(run, "net.pth")
-    assert lockstep.report(run, output=tmp_path / "page.html", images=False) == tmp_path / "page.html"
+    assert lockstep.report(lockstep.read_run(run), output=tmp_path / "page.html", images=False) == tmp_path / "page.html"
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_before_a_training(program, run):
     planned = lockstep.plan(CONFIG, steps=1, devices="cpu:2", settings={"bn.mode": "sync"})
     assert planned.steps == 4 and planned.bn_mode == "sync" and len(planned.devices) == 2
-    for target in (CONFIG, run):
+    for target in (CONFIG, lockstep.read_run(run)):
         verdicts = lockstep.diagnose(target, images_per_device=[1, 2], devices="cpu:1").by_images_per_device
         assert [each["images_per_device"] for each in verdicts] == [1, 2] and all(each["verdict"] for each in verdicts)
     assert lockstep.check_data(CONFIG, images=3).train["examined"] == 3

@@ -36,6 +36,10 @@ def test_errors_travel():
      "runs/a already holds a run: continue it with resume=True, or choose another folder with output="),
     ("evaluate with -s bn.eval_stats=own, or -s run.seed=3.",
      'evaluate with settings={"bn.eval_stats": "own"}, or settings={"run.seed": 3}.'),
+    ("-s optim.lr=nan: error: a number", 'settings={"optim.lr": float("nan")}: error: a number'),
+    ('-s data.size=[3, 4, "x"]: error', 'settings={"data.size": [3, 4, "x"]}: error'), ("-s a.b=true", 'settings={"a.b": True}'),
+    ('-s run.name="a; b": error', 'settings={"run.name": "a; b"}: error'),
+    ("--modes: an empty word; is a variable of the shell not set?", "modes: an empty word"),
     ("--modes names l twice; -d cpu:2", "modes names l twice; devices= cpu:2"), ("a-s b --steps", "a-s b --steps")])
 def test_options_are_said_as_arguments(said, words):
     from lockstep._program import _in_python

@@ -86,6 +86,44 @@ def test_an_interrupt_saves(program, tmp_path):
     assert resumed.status == "done" and resumed.summary["iterations"] == steps + 2
 
 
+def fake_program(folder, monkeypatch, script):
+    fake = folder / "fake"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("LOCKSTEP_PROGRAM", str(fake))
+
+
+@pytest.mark.parametrize("end, kind", [("kill -INT $$", lockstep.InterruptedRunError), ("trap 'exit 0' INT; kill -INT $$", KeyboardInterrupt),
+                                       ("trap 'exit 130' INT; kill -INT $$", lockstep.InterruptedRunError)])
+def test_an_interrupt_is_one_whatever_the_program_makes_of_it(end, kind, tmp_path, monkeypatch):
+    fake_program(tmp_path, monkeypatch, f"echo begun >&2; {end}")
+
+    def interrupted(line):
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt) as caught:
+        lockstep.evaluate("runs/a", progress=interrupted)
+    assert type(caught.value) is kind and "ended by signal" not in str(caught.value)
+
+
+@pytest.mark.parametrize("none", [None, "", b"runs/a", 3])
+@pytest.mark.parametrize("call", [
+    lambda path: lockstep.train({}, output=path), lambda path: lockstep.train(path, output="a"), lambda path: lockstep.compare({}, output=path),
+    lockstep.evaluate, lockstep.diagnose, lockstep.plan, lockstep.check_data, lockstep.report, lockstep.read_run, lockstep.read_comparison,
+    lambda path: lockstep.predict("a", path, output="b"), lambda path: lockstep.predict("a", "b", output=path),
+    lambda path: lockstep.export("a", path), lambda path: lockstep.evaluate("a", config=path) if path is not None else lockstep.plan(path)])
+def test_what_is_no_path_is_refused(call, none, tmp_path, monkeypatch):
+    fake_program(tmp_path, monkeypatch, "exit 1")
+    with pytest.raises(lockstep.ConfigError, match="expected a path, such as .*, got"):
+        call(none)
+
+
+@pytest.mark.parametrize("seeds", ["2", 2.0, -1, 0, [], [-1, 0], [0.0], None])
+def test_seeds_are_whole_numbers(seeds):
+    with pytest.raises(lockstep.ConfigError, match=r"expected seeds=3 for three of them, or seeds=\[3, 4\] .* got") as caught:
+        lockstep.compare({}, output="a", seeds=seeds)
+    assert isinstance(caught.value, ValueError) and str(caught.value).endswith(f"got {seeds!r}")
+
+
 def test_words_that_python_has(program, tmp_path, capfd, monkeypatch):
     found = lockstep.compare(QUICKSTART, output=tmp_path / "compare", modes="local,sync", seeds=1, devices="cpu:2", settings=SMALL,
                              images=False, progress=False)
@@ -95,6 +133,8 @@ def test_words_that_python_has(program, tmp_path, capfd, monkeypatch):
     assert others.seeds == [3, 4] and others.run("sync", 4).seed == 4
     with pytest.raises(ValueError, match=r"follow one another, .* got \[0, 2\]"):
         lockstep.compare(QUICKSTART, output=tmp_path / "compare", seeds=[0, 2])
+    with pytest.raises(lockstep.ConfigError, match=r"expected images_per_device=1 or .* got \[\]"):
+        lockstep.diagnose(QUICKSTART, images_per_device=[])
     with pytest.raises(ValueError, match='such as "cpu:2" .* got 2'):
         lockstep.train(QUICKSTART, output=tmp_path / "run", devices=2)
     with pytest.raises(lockstep.ConfigError, match=r'^settings=\{"bn.mode": "synk"\}'):
@@ -167,10 +207,7 @@ def test_the_module_is_the_program(program):
 
 
 def test_a_program_that_is_killed(tmp_path, monkeypatch):
-    fake = tmp_path / "fake"
-    fake.write_text("#!/bin/sh\necho last words >&2\nkill -9 $$\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("LOCKSTEP_PROGRAM", str(fake))
+    fake_program(tmp_path, monkeypatch, "echo last words >&2; kill -9 $$")
     with pytest.raises(lockstep.ProgramFailure, match="ended by signal 9 .SIGKILL.; its last lines:\nlast words"):
         lockstep.train({}, output=tmp_path / "run", progress=False)
 
