@@ -28,8 +28,8 @@ def write_text(path: Union[str, Path], text: str) -> None:
 
 
 def open_lines(path: Union[str, Path]) -> IO[str]:
-    """A new file of a folder of the package's own, for lines as they come."""
-    return open(path, "w", encoding="utf-8")
+    """A file of a folder of the package's own, for lines that come after those that it has."""
+    return open(path, "a", encoding="utf-8")
 
 
 def _descriptors() -> str:

@@ -105,6 +105,27 @@ def test_what_a_comparison_needs_is_checked(spoil, message, program, tmp_path):
         compare(spoiled, output=tmp_path, seeds=1, **ARGUMENTS)
 
 
+def test_numbers_of_numpy_are_numbers(program, tmp_path):
+    numpy = pytest.importorskip("numpy")
+    found = compare(training, output=tmp_path, seeds=numpy.arange(2), images_per_device=numpy.array([1, 2]), progress=False,
+                    global_batch=numpy.int64(4), classes=numpy.int64(2))
+    assert found.seeds == [0, 1] and set(found.cells) == {"local(1)", "local(2)", "sync"}
+
+
+@pytest.mark.parametrize("option", [{"seeds": "2"}, {"seeds": 2.0}, {"seeds": 0}, {"seeds": []}, {"seeds": [0, -1]}, {"global_batch": 4.0},
+                                    {"images_per_device": 1.5}, {"images_per_device": "1"}, {"classes": 2.0}, {"output": None}])
+def test_other_numbers_are_refused_before_anything_trains(option, program, tmp_path):
+    with pytest.raises(lockstep.ConfigError, match=rf"expected .*{'path' if 'output' in option else next(iter(option))}.*, got"):
+        compare(lambda trial: pytest.fail("it trains"), **{"output": tmp_path, **ARGUMENTS, **option})
+
+
+def test_the_folder_of_another_run_is_left(program, tmp_path):
+    (tmp_path / "local-s0").mkdir()
+    (tmp_path / "local-s0/events.jsonl").write_text('{"type": "header"}\n{"type": "end", "status": "failed"}\n')
+    with pytest.raises(LockstepError, match="local-s0 holds another run"):
+        compare(training, output=tmp_path, seeds=1, **ARGUMENTS)
+
+
 def test_arguments_and_forgotten_calls(program, tmp_path, monkeypatch):
     for options, message in (({"modes": "locl"}, "modes of local, sync, instance, got locl"),
                              ({"images_per_device": 3}, "divide the global batch of 4"), ({"score": "dice"}, "mIoU")):
@@ -158,6 +179,13 @@ def test_processes_that_train_together_are_one_with_the_whole_batch(program, tmp
     assert two.run("local", 0).evaluations["loss"][-1] != pytest.approx(two.run("sync", 0).evaluations["loss"][-1], rel=1e-5)
     for said in ranks_say(2, tmp_path / "seeds", "seeds"):
         assert "local-s0: rank " in said and "has other initial weights" in said
+
+
+@pytest.mark.parametrize("case, error", [("file", "NotADirectoryError: [Errno 20]"), ("progress", "Stays: out of paper")])
+def test_what_fails_on_rank_0_ends_all(case, error, program, tmp_path):
+    (tmp_path / "file").write_text("")
+    said = ranks_say(2, tmp_path / "file", case)
+    assert error.split(": ")[1] in said[0] and said[1].startswith(f"rank 0 failed: {error}")
 
 
 def altered(**changes):
@@ -260,6 +288,14 @@ def test_evaluation_of_other_outputs():
     matrix, loss = evaluate(Constant(1, 2.0).train(), [(x, y)], 2)  # sigmoid: all are class 1
     assert matrix.tolist() == [[0, int((y == 0).sum())], [0, int((y == 1).sum())]]
     assert loss == pytest.approx(nn.functional.binary_cross_entropy_with_logits(torch.full(y.shape, 2.0), y.float()).item())
+    whole = evaluate(Constant(1, 2.0), [(x, y)], 2)
+    for source in ((x, y), [x, y], {"image": x, "label": y}, ((x, y),), (x.numpy(), y.numpy())):
+        assert [str(each) for each in evaluate(Constant(1, 2.0), source, 2)] == [str(each) for each in whole]
+    of_set = evaluate(Constant(1, 2.0), torch.utils.data.TensorDataset(x, y), 2)
+    assert torch.equal(of_set[0], whole[0]) and of_set[1] == pytest.approx(whole[1])
+    for source, message in (([], "there are none"), ([x], r"\(images, labels\), got \[8, 3, 8, 8\]"), (3, "a data set, .* got int")):
+        with pytest.raises(LockstepError, match=message):
+            evaluate(Constant(1, 2.0), source, 2)
     for channels, classes in ((3, 2), (1, 3)):
         with pytest.raises(LockstepError, match=f"of {classes} classes from the model, got .8, {channels}, 8, 8."):
             evaluate(Constant(channels, 0.0), [(x, y)], classes)

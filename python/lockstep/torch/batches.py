@@ -1,5 +1,5 @@
 """Images and labels out of what people have: loaders, data sets, tensors, arrays."""
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 import torch
@@ -41,15 +41,29 @@ def first_images(source: Any, count: int, like: Optional[Tensor], split: Optiona
     return together, torch.cat(targets)[:count].to(together.device)
 
 
-def _batches(source: Any, count: int) -> Iterable[Any]:
-    """A loader as it is. One tensor, array, pair or dictionary is one batch; of a data set images are chosen by chance."""
-    if isinstance(source, (Tensor, np.ndarray, tuple, Mapping)) or _is_pair(source):
+def labelled_batches(source: Any) -> Iterator[Tuple[Any, Tensor]]:
+    """All images of `source` with their labels, by batches. Raises LockstepError for images without labels, and for none."""
+    batch = None
+    for batch in _batches(source, None):
+        images, labels = _named_parts(batch)
+        of_images = _tensor(labels)
+        if of_images is None:
+            raise LockstepError(f"expected batches (images, labels), got {_described(batch)}")
+        yield torch.from_numpy(images) if isinstance(images, np.ndarray) else images, of_images
+    if batch is None:
+        raise LockstepError("expected batches (images, labels), and there are none; a generator can be read once")
+
+
+def _batches(source: Any, count: Optional[int]) -> Iterable[Any]:
+    """A loader as it is. One tensor, array, pair or dictionary is one batch; of a data set `count` images are chosen by chance."""
+    of_batches = isinstance(source, tuple) and source and isinstance(source[0], (tuple, list, Mapping))
+    if isinstance(source, (Tensor, np.ndarray, tuple, Mapping)) and not of_batches or _is_pair(source):
         return [source]
-    if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
+    if isinstance(source, Dataset) and not isinstance(source, IterableDataset) and count is not None:
         size = len(source)  # type: ignore[arg-type]
         chosen = torch.randperm(size, generator=torch.Generator().manual_seed(0))[:count].tolist()
         return DataLoader(source, batch_size=1, sampler=chosen)
-    if isinstance(source, IterableDataset):
+    if isinstance(source, Dataset):
         return DataLoader(source, batch_size=1)
     if not isinstance(source, Iterable):
         raise LockstepError(f"expected a loader, a data set, or images [N, C, ...], got {type(source).__name__}")
@@ -64,19 +78,22 @@ def _is_pair(source: Any) -> bool:
     return len(images) == len(labels) and images.is_floating_point() and not labels.is_floating_point()
 
 
+def _named_parts(batch: Any) -> Tuple[Any, Any]:
+    """Images and labels of a batch, whatever they are; None for labels that it has not."""
+    if isinstance(batch, Mapping):
+        image = next((batch[name] for name in IMAGES if name in batch), None)
+        if image is None:
+            raise LockstepError(f"expected batches of images, got a dictionary of {', '.join(map(repr, batch))}; say which is "
+                                f"which: lens(..., batch=lambda b: (b['the images'], b['the labels']))")
+        return image, next((batch[name] for name in LABELS if name in batch), None)
+    if isinstance(batch, (tuple, list)) and batch:
+        return batch[0], batch[1] if len(batch) > 1 else None
+    return batch, None
+
+
 def _parts(batch: Any, split: Optional[Split]) -> Tuple[Tensor, Optional[Tensor]]:
     """Images and labels of what a loader gives."""
-    image: Any = split(batch) if split is not None else batch
-    label: Any = None
-    if isinstance(image, Mapping):
-        named = image
-        image = next((named[name] for name in IMAGES if name in named), None)
-        label = next((named[name] for name in LABELS if name in named), None)
-        if image is None:
-            raise LockstepError(f"expected batches of images, got a dictionary of {', '.join(map(repr, named))}; say which is "
-                                f"which: lens(..., batch=lambda b: (b['the images'], b['the labels']))")
-    elif isinstance(image, (tuple, list)) and image:
-        image, label = image[0], image[1] if len(image) > 1 else None
+    image, label = _named_parts(split(batch) if split is not None else batch)
     images, labels = _tensor(image), _tensor(label)
     if images is None or images.dim() < 2:
         raise LockstepError(f"expected batches of images [N, C, ...], alone or as (images, labels), got {_described(image)}; say "

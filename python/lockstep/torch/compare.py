@@ -5,19 +5,19 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import torch
 from torch import Tensor, nn
 
+from .._arguments import Number, Numbers, PathLike, path_text, refused, seeds_of, whole_number, whole_numbers
 from .._json_files import read_json_lines
 from .._program import find_program, run_program
 from .._progress import Progress, teller
 from ..comparison import Comparison, read_comparison
 from ..errors import LockstepError
-from .batches import class_labels
+from .batches import class_labels, labelled_batches
 from .hooks import modes_kept
 from .trial import MODES, Ranks, Trial
 
 
-def compare(train: Callable[[Trial], Any], *, output: Union[str, Path], global_batch: int, classes: Union[int, Sequence[str]],
-            modes: Union[str, Sequence[str]] = ("local", "sync"), seeds: Union[int, Sequence[int]] = 6,
-            images_per_device: Union[int, Sequence[int]] = 1, score: str = "mIoU", progress: Progress = True) -> Comparison:
+def compare(train: Callable[[Trial], Any], *, output: PathLike, global_batch: Number, classes: Union[Number, Iterable[str]],
+            modes: Union[str, Iterable[str]] = ("local", "sync"), seeds: Numbers = 6, images_per_device: Numbers = 1, score: str = "mIoU", progress: Progress = True) -> Comparison:
     """Calls `train(trial)` for every mode and seed, and ends as lockstep.compare() does: the differences seed by seed with their
     intervals and tests, comparison.json and report.html in `output`.
 
@@ -33,24 +33,25 @@ def compare(train: Callable[[Trial], Any], *, output: Union[str, Path], global_b
 
     The same call again goes on after the last run that was finished; with more seeds, modes or numbers it trains those that are
     missing. Runs are known by mode, seed, batch and classes: after a change of `train` take another folder.
-    Raises ValueError for arguments other than these, ProgramNotFoundError before any training where there is no program, and
+    Raises ConfigError for arguments other than these, ProgramNotFoundError before any training where there is no program, and
     LockstepError where runs of one seed, or ranks, did not begin alike. What `train` raises ends all.
     """
-    find_program()
-    folder = Path(output)
-    names = [f"class {number}" for number in range(classes)] if not isinstance(classes, Iterable) else list(classes)
-    numbers = list(images_per_device) if isinstance(images_per_device, Iterable) else [images_per_device]
     together = Ranks()
-    plan = _planned([mode.strip() for mode in modes.split(",")] if isinstance(modes, str) else list(modes), numbers, global_batch, together.size)
+    together.first(find_program)
+    folder = Path(path_text(output))
+    names = list(classes) if isinstance(classes, Iterable) else [
+        f"class {number}" for number in range(whole_number(classes, 1, "classes as names or as their number"))]
+    numbers = whole_numbers(images_per_device, 1, "images_per_device=1 or [1, 2, 4], whole numbers of at least 1")
+    batch = whole_number(global_batch, 1, "global_batch=8, a whole number of at least 1")
+    plan = _planned([mode.strip() for mode in modes.split(",")] if isinstance(modes, str) else list(modes), numbers, batch, together.size)
     if score not in ("mIoU", "top1"):
-        raise ValueError(f"expected score=\"mIoU\" or \"top1\", got {score!r}")
-    trials = [Trial(folder / f"{name}-s{seed}", mode, seed, global_batch, images, len(numbers) > 1, names, score, together)
-              for seed in (seeds if isinstance(seeds, Iterable) else range(seeds)) for name, mode, images in plan]
+        raise refused(f"expected score=\"mIoU\" or \"top1\", got {score!r}")
+    trials = [Trial(folder / f"{name}-s{seed}", mode, seed, batch, images, len(numbers) > 1, names, score, together)
+              for seed in seeds_of(seeds) for name, mode, images in plan]
     first: Dict[int, Tuple[str, Dict[str, Any]]] = {}
     tell = teller(progress)
     for number, trial in enumerate(trials, 1):
-        if together.rank == 0:
-            tell(f"[{number}/{len(trials)}] {trial.folder.name}")
+        together.first(lambda: tell(f"[{number}/{len(trials)}] {trial.folder.name}"))
         if not together.first(lambda: _is_done(trial)):
             trial.run(train)
         together.first(lambda: _expect_alike(first, trial))
@@ -59,10 +60,11 @@ def compare(train: Callable[[Trial], Any], *, output: Union[str, Path], global_b
     return read_comparison(folder)
 
 
-def evaluate(model: Callable[[Any], Any], loader: Iterable[Any], classes: int, ignore_index: int = 255) -> Tuple[Tensor, float]:
+def evaluate(model: Callable[[Any], Any], loader: Any, classes: int, ignore_index: int = 255) -> Tuple[Tensor, float]:
     """The confusion matrix [labels, classes] of a model that returns logits [N, classes, ...], and the mean cross-entropy, over
-    batches (images, labels): what trial.score() wants. A module is put to evaluation for it; a function may call one. Of two
-    classes there may be one logit, of class 1. Raises LockstepError for logits of other classes."""
+    what lens() takes with labels, all of it: what trial.score() wants. A module is put to evaluation for it; a function may call
+    one. Of two classes there may be one logit, of class 1. Raises LockstepError for logits of other classes, and where there is
+    nothing to evaluate."""
     if not isinstance(model, nn.Module):
         return _evaluated(model, loader, classes, ignore_index)
     with modes_kept(model):
@@ -70,10 +72,10 @@ def evaluate(model: Callable[[Any], Any], loader: Iterable[Any], classes: int, i
 
 
 @torch.no_grad()
-def _evaluated(model: Callable[[Any], Any], loader: Iterable[Any], classes: int, ignore_index: int) -> Tuple[Tensor, float]:
+def _evaluated(model: Callable[[Any], Any], loader: Any, classes: int, ignore_index: int) -> Tuple[Tensor, float]:
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
     total, labels_seen = 0.0, 0
-    for images, labels in loader:
+    for images, labels in labelled_batches(loader):
         logits = _logits(model(images), classes)
         wanted = class_labels(labels.to(logits.device), logits, ignore_index)
         counts = wanted != ignore_index
@@ -98,15 +100,14 @@ def _planned(modes: List[str], numbers: List[int], global_batch: int, ranks: int
     """Folder, mode and images that share statistics, of each cell."""
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown or not modes:
-        raise ValueError(f"expected modes of {', '.join(MODES)}, got {', '.join(unknown) or 'none'}")
+        raise refused(f"expected modes of {', '.join(MODES)}, got {', '.join(unknown) or 'none'}")
     if global_batch % ranks:
-        raise ValueError(f"expected a global batch that {ranks} ranks share evenly, got {global_batch}")
+        raise refused(f"expected a global batch that {ranks} ranks share evenly, got {global_batch}")
     for number in numbers:
-        if ranks > 1 and number > 0 and global_batch // ranks % number:
-            raise ValueError(f"expected images per device that divide a rank's {global_batch // ranks} images, got {number}")
-        if number < 1 or global_batch % number or number == global_batch:
-            raise ValueError(f"expected images per device that divide the global batch of {global_batch}, and are fewer, got "
-                             f"{number}")
+        if ranks > 1 and global_batch // ranks % number:
+            raise refused(f"expected images per device that divide a rank's {global_batch // ranks} images, got {number}")
+        if global_batch % number or number == global_batch:
+            raise refused(f"expected images per device that divide the global batch of {global_batch}, and are fewer, got {number}")
     cells = []
     for mode in dict.fromkeys(modes):
         for number in numbers if mode == "local" else numbers[:1]:
@@ -121,9 +122,9 @@ def _end(trial: Trial) -> Optional[Dict[str, Any]]:
 
 def _is_done(trial: Trial) -> bool:
     end = _end(trial)
-    if end is not None and end["summary"]["config_hash"] != trial.key:
-        raise LockstepError(f"{trial.folder} holds a run with another global batch, images per device or classes; take another "
-                            f"output folder")
+    if end is not None and (end.get("summary") or {}).get("config_hash") != trial.key:
+        raise LockstepError(f"{trial.folder} holds another run, or one with another global batch, images per device or classes; take "
+                            f"another output folder")
     return end is not None
 
 

@@ -6,7 +6,7 @@ import math
 import resource
 import time
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -35,26 +35,29 @@ class Ranks:
         self.rank = distributed.get_rank() if together else 0
         self.size = distributed.get_world_size() if together else 1
 
-    def all(self, own: Any) -> List[Any]:
-        """What every rank says, in their order."""
-        said = [own] * self.size
-        if self.size > 1:
-            torch.distributed.all_gather_object(said, own)
-        return said
+    def all(self, make: Callable[[], Any]) -> List[Any]:
+        """What `make` returns on every rank, in their order. What it raises on one ends all."""
+        if self.size == 1:
+            return [make()]
+        own: Any = None
+        failure: Optional[Exception] = None
+        try:
+            own = make()
+        except Exception as error:
+            failure = error
+        # Only errors of this package are known to travel as they are.
+        told = failure if failure is None or isinstance(failure, LockstepError) else LockstepError(
+            f"rank {self.rank} failed: {type(failure).__name__}: {failure}")
+        said: List[Any] = [None] * self.size
+        torch.distributed.all_gather_object(said, (own, told))
+        for raised in (failure, *(each for _, each in said)):
+            if raised is not None:
+                raise raised
+        return [made for made, _ in said]
 
     def first(self, make: Callable[[], Any]) -> Any:
-        """What `make` returns on rank 0, which alone calls it. What it raises there is raised on all."""
-        said: List[Any] = [None, None]
-        if self.rank == 0:
-            try:
-                said = [make(), None]
-            except LockstepError as error:
-                said = [None, error]
-        if self.size > 1:
-            torch.distributed.broadcast_object_list(said, 0)
-        if said[1] is not None:
-            raise said[1]
-        return said[0]
+        """What `make` returns on rank 0, which alone calls it. What it raises there ends all."""
+        return self.all(make if self.rank == 0 else lambda: None)[0]
 
 
 class Trial:
@@ -136,22 +139,22 @@ class Trial:
             self._model = self._evaluate = None  # its memory is for the next
 
     def _run(self, train: Callable[["Trial"], Any]) -> None:
-        if self.rank > 0:
-            train(self)
-            self._end()
-            return
+        self._together.first(self._write_header)
+        train(self)
+        end = self._end()
+        self._together.first(lambda: self._write_end(end))
+
+    def _write_header(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / "config.toml", write_toml(self._config()))
-        with open_lines(self.folder / "events.jsonl") as events:
-            _write(events, {**self._header(), "type": "header"})
-            train(self)
-            end = self._end()
-            for each in self._evaluations:
-                _write(events, {"type": "eval", **each})
-            _write(events, end)
+        write_text(self.folder / "events.jsonl", _line({**self._header(), "type": "header"}))
 
-    def _end(self) -> Dict[str, Any]:
-        """What the run's last line says, of what all ranks have seen."""
+    def _write_end(self, end: Dict[str, Any]) -> None:
+        with open_lines(self.folder / "events.jsonl") as events:
+            events.writelines(_line(each) for each in (*({"type": "eval", **each} for each in self._evaluations), end))
+
+    def _seen(self) -> Tuple[str, str, int]:
+        """Initial weights, order of data and number of steps."""
         if self._evaluate is None or not self._losses:
             raise LockstepError(f"{self.folder.name}: the training function has to call trial.log(loss) after each step and "
                                 f"trial.score(evaluate) at the end")
@@ -159,7 +162,11 @@ class Trial:
             raise LockstepError(f"{self.folder.name}: {self.steps} steps were logged, and the network that convert() returned was "
                                 f"called {self._passes} times in training: call it, and neither its forward() nor a part of it, so "
                                 f"that the images can be compared")
-        seen = self._together.all((self._weights, self._order.hexdigest(), self.steps))
+        return self._weights, self._order.hexdigest(), self.steps
+
+    def _end(self) -> Dict[str, Any]:
+        """What the run's last line says, of what all ranks have seen."""
+        seen = self._together.all(self._seen)
         for rank, (weights, _, steps) in enumerate(seen):
             if (weights, steps) != (self._weights, self.steps):
                 raise LockstepError(f"{self.folder.name}: rank {rank} has other initial weights or another number of steps than "
@@ -297,6 +304,5 @@ def _finite(value: Any) -> Any:
     return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _write(events: IO[str], event: Dict[str, Any]) -> None:
-    events.write(json.dumps(_finite(event)) + "\n")
-    events.flush()
+def _line(event: Dict[str, Any]) -> str:
+    return json.dumps(_finite(event)) + "\n"
