@@ -106,6 +106,15 @@ def test_a_forward_of_its_own_stays(exchange):
     assert [type(each) for each in back] == [type(each) for each in net] and not set(vars(back[1])) - set(vars(net[1]))
 
 
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_layer_without_bias_stays_so(exchange):
+    net, x = nn.Sequential(nn.BatchNorm2d(3)).double(), torch.randn(4, 3, 5, 5, dtype=torch.float64)
+    net[0].register_parameter("bias", None)  # as BatchNorm2d(3, bias=False) of newer PyTorch
+    exchanged = EXCHANGES[exchange](copy.deepcopy(net))
+    assert exchanged[0].bias is None and SyncBatchNorm(3, bias=False).bias is None
+    assert_alike(results(exchanged, x), results(net, x))
+
+
 def test_ranks_share_statistics_under_a_forward_of_its_own():
     net, x = whole_network().double(), torch.randn(6, 3, 8, 8, dtype=torch.float64)
     replicas = [copy.deepcopy(net) for _ in range(3)]
@@ -241,3 +250,6 @@ def test_a_compiled_network_computes_the_same(make, exchange):
     x = torch.randn((4, 3, 8, 8) if make is whole_network else (4, 2, 5), dtype=torch.float64)
     compiled, plain = copy.deepcopy(net), results(net, x)
     assert_alike(results(torch.compile(compiled, backend="eager"), x), plain)
+    if exchange is not own_statistics:  # which answers in evaluation, too
+        evaluated = net.eval()(x)
+        assert torch.equal(torch.compile(net, backend="eager", fullgraph=True)(x), evaluated)

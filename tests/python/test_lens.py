@@ -9,10 +9,10 @@ numpy = pytest.importorskip("numpy")
 
 from torch import nn  # noqa: E402
 
-from lockstep import LockstepError, MissingPackageError  # noqa: E402
-from lockstep.torch import LayerNoise, lens  # noqa: E402
+from lockstep import ConfigError, LockstepError, MissingPackageError  # noqa: E402
+from lockstep.torch import Group, LayerNoise, convert, lens  # noqa: E402
 from lockstep.torch.noise import judge  # noqa: E402
-from own_forwards import ActivatedBatchNorm, Handmade  # noqa: E402
+from own_forwards import ActivatedBatchNorm, ActivatedSyncBatchNorm, Handmade  # noqa: E402
 from small_unet import UNet  # noqa: E402
 
 
@@ -293,6 +293,57 @@ def silent():
 def test_images_and_logits_that_say_nothing_are_errors(net, images, message):
     with pytest.raises(LockstepError, match=message):
         lens(net(), [images], images_per_device=(1, 2))
+
+
+@pytest.mark.parametrize("option", [{"images": -1}, {"images": 0}, {"images": 8.0}, {"images_per_device": "12"}, {"images_per_device": []},
+                                    {"images_per_device": 1.5}, {"images_per_device": [0, 1]}, {"global_batch": 0}])
+def test_other_numbers_are_refused(option):
+    with pytest.raises(ConfigError, match=f"expected {next(iter(option))}=.*at least 1, got"):
+        lens(tiny(), [noise(8)], **option)
+
+
+@pytest.mark.parametrize("numbers", [{1, 2}, range(1, 3), numpy.array([1, 2]), torch.tensor([1, 2])], ids=lambda each: type(each).__name__)
+def test_numbers_are_whole_whatever_holds_them(numbers):
+    assert [each.images_per_device for each in lens(tiny(), [noise(8)], numbers, images=numpy.int64(8)).by_images] == [1, 2]
+    assert len(lens(tiny(), [noise(8)], (each for each in numbers)).by_images) == 2
+
+
+@pytest.mark.parametrize("make", [nn.SyncBatchNorm, ActivatedSyncBatchNorm])
+def test_pytorch_s_own_sync_batch_norm_runs_on_a_cpu(make):
+    def net(layer):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 6, 3), layer, *([] if make is ActivatedSyncBatchNorm else [nn.ReLU()]), nn.Conv2d(6, 2, 1))
+    looked_at = net(make(6))
+    found = lens(looked_at, shifted(8), (1, 2))
+    assert type(looked_at[1]) is make and found.to_dict() == lens(net(ActivatedBatchNorm(6)), shifted(8), (1, 2)).to_dict()
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])
+def test_whatever_a_model_raises_it_refuses(error):
+    class Refuses(nn.Module):
+        def forward(self, x):
+            raise error("three bands")
+    with pytest.raises(LockstepError, match=r"the model refuses images \[2, 3, 16, 16\]: .*three bands.*; the loader's batches"):
+        lens(nn.Sequential(nn.BatchNorm2d(3), Refuses()), noise(8))
+
+
+@pytest.mark.parametrize("tracks", [True, False])
+def test_a_layer_that_clamps_eps_is_seen_to(tracks):
+    """Where variances are near eps, as of these images, 1/sqrt(max(var, eps)) is far from 1/sqrt(var + eps)."""
+    eps, labels = 1e-2, torch.randint(0, 3, (8, 16, 16), generator=torch.Generator().manual_seed(3))
+    x = shifted(8, by=1.0).double() * torch.tensor([0.05, 0.1, 0.2]).view(1, 3, 1, 1)
+
+    def logits(images, var):
+        return (images - images.mean((0, 2, 3), keepdim=True)) / var.clamp_min(eps).sqrt().view(1, 3, 1, 1)
+
+    def of(images):
+        return logits(images, images.var((0, 2, 3), unbiased=False))
+    found = lens(convert(nn.BatchNorm2d(3, eps=eps, track_running_stats=tracks).double(), Group(), eps_mode="clamp"), (x, labels), (1, 2))
+    assert found.loss == pytest.approx(float(nn.functional.cross_entropy(of(x), labels)), rel=1e-5)
+    pairs = torch.cat([of(pair) for pair in x.split(2)])
+    assert found.by_images[1].loss == pytest.approx(float(nn.functional.cross_entropy(pairs, labels)), rel=1e-5)
+    settled = torch.stack([pair.var((0, 2, 3)) for pair in x.split(2)]).mean(0)  # unbiased, as running variances are
+    assert found.by_images[1].running_loss == pytest.approx(float(nn.functional.cross_entropy(logits(x, settled), labels)), rel=1e-5)
 
 
 def test_weights_come_from_somewhere():

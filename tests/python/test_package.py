@@ -47,7 +47,7 @@ def test_the_notebook_in_jupyter(program):
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
 
 
-def test_types():
+def test_types(tmp_path):
     """mypy --strict, by the types that the installed NumPy and PyTorch have."""
     pytest.importorskip("mypy")
     version = output("-m", "mypy", "--version")
@@ -55,9 +55,23 @@ def test_types():
         pytest.skip(f"{version.split(' (')[0]} knows less of NumPy's and PyTorch's types")
     for package in ("numpy", "torch"):
         pytest.importorskip(package)
+    caller = tmp_path / "caller.py"
+    caller.write_text("""import numpy
+from torch import nn
+from lockstep.torch import convert, lens, revert
+
+class Net(nn.Sequential): ...
+
+net: Net = revert(convert(Net(nn.BatchNorm2d(3))))
+layer: nn.BatchNorm2d = convert(nn.BatchNorm2d(3))
+lens(net, [], numpy.array([1, 2]), images=numpy.int64(8))
+lens(net, [], {1, 2})
+lens(net, [], "12")
+""")
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir", os.devnull,
-                           "lockstep", "examples"], cwd=ROOT / "python", capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+                           "lockstep", "examples", str(caller)], cwd=ROOT / "python", capture_output=True, text=True)
+    wrong = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert len(wrong) == 1 and 'caller.py:11: error: Argument 3 to "lens"' in wrong[0], done.stdout
 
 
 def test_the_oldest_python_reads_it():

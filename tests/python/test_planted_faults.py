@@ -11,9 +11,9 @@ from conftest import ROOT
 
 torch = pytest.importorskip("torch")
 
-THREADS, GLOO, LENS, CONVERT, READ, GREETING, PEERS, OWN, PARALLEL = (
+THREADS, GLOO, LENS, CONVERT, READ, GREETING, PEERS, OWN, PARALLEL, PROGRAM = (
     "test_sync_threads.py", "test_sync_gloo.py", "test_lens.py", "test_convert.py", "test_read.py", "test_greeting.py",
-    "test_peers_tests.py", "test_torch_compare.py", "test_data_parallel.py")
+    "test_peers_tests.py", "test_torch_compare.py", "test_data_parallel.py", "test_program.py")
 WHOLE = "whole_batch"
 FAULTS = {
     "the merge drops the distance of the means": (
@@ -83,6 +83,11 @@ FAULTS = {
                                        "by_hand"),
     "neighbours are merged without their distance": (
         "torch/noise.py", " + delta ** 2 * (place * images.count * share)", "", LENS, "by_hand"),
+    "the lens adds eps where the layer clamps": ("torch/passes.py", "isinstance(layer, ReplacingBatchNorm) and layer.answers:", "False:",
+                                                 LENS, "clamps"),
+    "an error of rank 0 stays there": ("torch/trial.py", "        except Exception as error:\n", "        except LockstepError as error:\n", OWN,
+                                       "rank_0"),
+    "an interrupt is a failure of the program": ("errors.py", "    -signal.SIGINT: InterruptedRunError}", "}", PROGRAM, "interrupt_is_one"),
     "the lens leaves the model in evaluation": ("torch/hooks.py", "module.training = training", "module.training = False", LENS,
                                                   "left_as_it_was"),
     "steps that were trained again count twice": (

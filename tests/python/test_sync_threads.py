@@ -208,6 +208,17 @@ def test_backward_after_run_is_told_where_it_belongs():
         torch.cat(outputs).sum().backward()
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_backward_after_run_is_told_so_too(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    def work(member):
+        return checkpoint(two_layers(member)[0], torch.randn(2, 3, 4, 4, requires_grad=True), use_reentrant=reentrant)
+    outputs = ThreadGroup(2, timeout=5).run(work)
+    with pytest.raises((GroupError, RuntimeError), match=r"forward of 0, and run\(\) has ended: call backward in the function that run\(\) calls"):
+        torch.cat(outputs).sum().backward()
+
+
 @pytest.mark.parametrize("meets", [True, False])
 def test_an_interrupt_ends_the_ranks(meets):
     """Where they meet, and where they compute."""

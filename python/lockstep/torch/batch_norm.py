@@ -36,14 +36,14 @@ class ReplacingBatchNorm(BatchNormNd):
 
     def forward(self, input: Tensor, *others: Any, **named: Any) -> Tensor:
         """As the layer that it stands in for. Raises LockstepError where that has no such call in training."""
-        output: Tensor = self._forward(input, *others, **named)
+        output: Tensor = (self._forward if self.answers else super().forward)(input, *others, **named)
         return output
 
     @uncompiled
     def _forward(self, input: Tensor, *others: Any, **named: Any) -> Tensor:
         with BatchNormCalls(self._answer) as calls:
             output: Tensor = super().forward(input, *others, **named)
-        if self.answers and calls.count == 0:
+        if calls.count == 0:
             raise LockstepError(f"{self.label} is a {self.replaced.__name__}, whose forward does not call "
                                 f"torch.nn.functional.batch_norm: its statistics are out of reach. Leave it out: convert the "
                                 f"other parts of the model, each by itself")
@@ -59,7 +59,7 @@ class ReplacingBatchNorm(BatchNormNd):
         raise NotImplementedError
 
     def _answer(self, call: BatchNormCall) -> Tensor:
-        return self.normalised(call) if self.answers and (call.training or not self.training) else call.plain()
+        return self.normalised(call) if call.training or not self.training else call.plain()
 
 
 class SyncBatchNorm(ReplacingBatchNorm):
@@ -81,8 +81,10 @@ class SyncBatchNorm(ReplacingBatchNorm):
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: Optional[float] = 0.1, affine: bool = True,
                  track_running_stats: bool = True, process_group: AnyGroup = None, device: Any = None, dtype: Any = None,
-                 *, group: AnyGroup = None, name: str = "", eps_mode: str = "add"):
+                 *, group: AnyGroup = None, name: str = "", eps_mode: str = "add", bias: bool = True):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        if not bias:  # older PyTorch has no such argument
+            self.register_parameter("bias", None)
         self.eps_mode = expect_eps_mode(eps_mode)
         self.group: Group = group_of(process_group if group is None else group)
         self.name = name

@@ -1,6 +1,7 @@
 """Networks whose BatchNorm layers become others, and back. Layers, parameters and buffers stay the same objects, so that
 optimizers, state dicts and whoever else has them go on to fit."""
-from typing import Any, Callable, Dict, Tuple, Type
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, Tuple, Type, TypeVar, overload
 
 import torch
 from torch import nn
@@ -12,11 +13,12 @@ from ..errors import LockstepError
 from .batch_norm import BatchNormNd, GhostBatchNorm, OwnStatistics, ReplacingBatchNorm, SyncBatchNorm, expect_eps_mode, kind_of
 from .process_group import AnyGroup, group_of
 
+Model = TypeVar("Model", bound=nn.Module)
 _Change = Tuple[Type[_BatchNorm], Dict[str, Any]]  # the class that a layer gets, and what it has beside what it had
 _OWN = ("name", "replaced", "group", "slices", "eps_mode")  # what layers of this package have beside those that they replace
 
 
-def convert(model: nn.Module, group: AnyGroup = None, eps_mode: str = "add") -> nn.Module:
+def convert(model: Model, group: AnyGroup = None, eps_mode: str = "add") -> Model:
     """`model`, changed in place, with every BatchNorm synchronized over `group`.
 
     group: `ThreadGroup.member(rank)`, a ProcessGroup, or a group of torch.distributed; None: all processes of
@@ -36,17 +38,25 @@ def convert(model: nn.Module, group: AnyGroup = None, eps_mode: str = "add") -> 
     return _change(model, synchronized)
 
 
-def ghost(model: nn.Module, slices: int) -> nn.Module:
+def ghost(model: Model, slices: int) -> Model:
     """`model` with every BatchNorm cutting its batch into `slices` (GhostBatchNorm), changed as by convert()."""
     if slices < 1:
         raise ValueError(f"expected at least one slice, got {slices}")
     return _change(model, lambda name, old: _taking(name, old, GhostBatchNorm, slices=slices))
 
 
-def own_statistics(model: nn.Module) -> nn.Module:
+def own_statistics(model: Model) -> Model:
     """`model` with every BatchNorm normalising each image by its own statistics (OwnStatistics), changed as by convert(). So a
     network that was trained with one image per device is evaluated as it was trained. revert() undoes it."""
     return _change(model, lambda name, old: _taking(name, old, OwnStatistics))
+
+
+@overload
+def revert(model: _BatchNorm) -> _BatchNorm: ...
+
+
+@overload
+def revert(model: Model) -> Model: ...
 
 
 def revert(model: nn.Module) -> nn.Module:
@@ -63,6 +73,20 @@ def revert(model: nn.Module) -> nn.Module:
         return kind, {}
 
     return _change(model, plain)
+
+
+@contextmanager
+def without_ranks(model: nn.Module) -> Iterator[None]:
+    """While it lasts, layers that are torch.nn.SyncBatchNorm are plain ones, which run on any device."""
+    kinds = {layer: type(layer) for layer in model.modules()
+             if isinstance(layer, nn.SyncBatchNorm) and not isinstance(layer, BatchNormNd)}
+    for layer, kind in kinds.items():
+        layer.__class__ = kind_of(BatchNormNd, kind)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for layer, kind in kinds.items():
+            layer.__class__ = kind
 
 
 def _taking(name: str, old: _BatchNorm, role: Type[ReplacingBatchNorm], **own: Any) -> _Change:
@@ -91,7 +115,7 @@ def _expect_replaceable(name: str, old: _BatchNorm) -> None:
                             f"another name in that class")
 
 
-def _change(model: nn.Module, change: Callable[[str, _BatchNorm], _Change]) -> nn.Module:
+def _change(model: Model, change: Callable[[str, _BatchNorm], _Change]) -> Model:
     """All of the model's BatchNorm layers, or where one cannot be changed none."""
     changes = []
     for name, module in model.named_modules():

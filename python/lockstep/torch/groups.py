@@ -183,10 +183,10 @@ class ThreadGroup:
     def all_show(self, rank: int, call: Call, values: Tensor) -> Tensor:
         """As Group.all_show, for `rank`."""
         with self._condition:
-            if self._over and call.phase == "backward":
-                raise GroupError(f"rank {rank} is in the {call}, and run() has ended: call backward in the function that run() "
-                                 f"calls, where the other ranks come to it, too", rank)
             if self._failure is None:
+                if self._over and self.size > 1:  # a backward, or what a checkpointed network computes again in it
+                    raise GroupError(f"rank {rank} is in the {call}, and run() has ended: call backward in the function that run() "
+                                     f"calls, where the other ranks come to it, too", rank)
                 self._posts[rank] = (call, values)
                 self._last[rank] = call
                 self._check_left()

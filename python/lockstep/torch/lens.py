@@ -1,14 +1,16 @@
 """Which norm a network that one has in PyTorch needs, and how to evaluate it, by forward passes alone."""
 from contextlib import ExitStack
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Optional
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._arguments import Number, Numbers, refused, whole_number, whole_numbers
 from ..errors import LockstepError
 from ..table import Array
 from .batches import Split, first_images
+from .convert import without_ranks
 from .diagnosis import Diagnosis, ImagesDiagnosis
 from .hooks import modes_kept
 from .noise import ORIGINS, judge, merge_neighbours, noise_of, settled_statistics
@@ -18,8 +20,8 @@ from .passes import Loss, Network, Pass, Running
 _IMAGES = 64
 
 
-def lens(model: nn.Module, loader: Any, images_per_device: Union[int, Sequence[int]] = (1, 2, 4), *,
-         images: Optional[int] = None, global_batch: Optional[int] = None, weights: str = "initial", loss: Optional[Loss] = None,
+def lens(model: nn.Module, loader: Any, images_per_device: Numbers = (1, 2, 4), *,
+         images: Optional[Number] = None, global_batch: Optional[Number] = None, weights: str = "initial", loss: Optional[Loss] = None,
          output: Optional[Callable[[Any], Tensor]] = None, batch: Optional[Split] = None, ignore_index: Optional[int] = None
          ) -> Diagnosis:
     """What BatchNorm's statistics of one, two, four ... images miss, layer by layer, what that does to logits and loss, and
@@ -42,37 +44,39 @@ def lens(model: nn.Module, loader: Any, images_per_device: Union[int, Sequence[i
     batch: takes the images, or (images, labels), from what the loader gives.
     ignore_index: a label that does not count; default: 255 where it is no class, as the program has it.
 
-    Raises ValueError for numbers and weights other than these. Raises LockstepError for TorchScript, for a network that takes
+    Raises ConfigError for numbers and weights other than these. Raises LockstepError for TorchScript, for a network that takes
     statistics of several images outside of BatchNorm layers or whose layers see other rows than images, where there are fewer than
     two sets of images, where images differ in size, and where images or logits are not finite or all the same.
     """
-    numbers = np.atleast_1d(images_per_device).tolist()
-    if not numbers or min(numbers) < 1:
-        raise ValueError(f"expected numbers of images per device of at least 1, got {numbers}")
+    numbers = whole_numbers(images_per_device, 1, "images_per_device=1 or [1, 2, 4], whole numbers of at least 1")
+    most = max(_IMAGES, 2 * max(numbers)) if images is None else whole_number(images, 1, "images=64, a whole number of at least 1")
+    whole_batch = None if global_batch is None else whole_number(global_batch, 1, "global_batch=8, a whole number of at least 1")
     if weights not in ORIGINS:
-        raise ValueError(f"expected weights={' or '.join(map(repr, ORIGINS))}, where the model's weights come from, got "
-                         f"{weights!r}")
+        raise refused(f"expected weights={' or '.join(map(repr, ORIGINS))}, where the model's weights come from, got {weights!r}")
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     expect_modules_of_python(model)
-    inputs, labels = first_images(loader, images or max(_IMAGES, 2 * max(numbers)), next(model.parameters(), None), batch)
+    inputs, labels = first_images(loader, most, next(model.parameters(), None), batch)
     if len(inputs) < 2 * max(numbers):
         raise LockstepError(f"a diagnosis of {max(numbers)} images per device compares at least two sets of them, "
                             f"{2 * max(numbers)} images, and there are {len(inputs)}; give more images, or smaller numbers")
     _expect_images_that_differ(inputs)
     with ExitStack() as while_looking:
         while_looking.enter_context(modes_kept(model))
+        while_looking.enter_context(without_ranks(model))
         if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
             while_looking.enter_context(torch.compiler.set_stance("force_eager"))  # parts of it may be compiled, too
         network = Network(model, inputs, labels, loss, output, ignore_index)
         try:
             expect_nothing_outside(model, inputs[:2])
-        except RuntimeError as error:
+        except LockstepError:
+            raise
+        except Exception as error:  # whatever a network raises
             raise LockstepError(f"the model refuses images {[2, *inputs.shape[1:]]}: {error}; the loader's batches are to be images "
                                 f"[N, C, ...] as the model takes them") from error
         whole = network.forward(len(inputs))
         own = network.forward(1, _without_variance(whole, len(inputs))) if whole.calls and labels is not None else None
         stored = network.forward(1, network.running()) if weights == "trained" and own is not None else None
-        by_images = [_diagnose_images(network, whole, own, stored, number, global_batch, weights)
+        by_images = [_diagnose_images(network, whole, own, stored, number, whole_batch, weights)
                      for number in numbers if whole.calls]
     called = {name for name, _, _ in whole.calls}
     return Diagnosis(images=len(inputs), size=list(inputs.shape[2:]), weights=weights, loss=whole.loss, by_images=by_images,

@@ -1,7 +1,6 @@
 """Forward passes of a network whose BatchNorm layers normalise as a training or an evaluation would, and tell what they saw."""
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import LockstepError
 from ..table import Array
-from .batch_norm import OwnStatistics
+from .batch_norm import OwnStatistics, ReplacingBatchNorm
 from .batches import class_labels
 from .calls import BatchNormCall, BatchNormCalls
 from .noise import ImageMoments
@@ -114,21 +113,23 @@ def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running], images:
     seen = _Seen()
 
     def forward_of(name: str, layer: _BatchNorm) -> Callable[..., Tensor]:
-        # PyTorch's own does not run on a CPU.
-        whole = partial(_BatchNorm.forward, layer) if type(layer) is nn.SyncBatchNorm else layer.forward
+        whole: Callable[..., Tensor] = layer.forward
+        normalised: Callable[[BatchNormCall], Tensor] = BatchNormCall.plain
+        if isinstance(layer, ReplacingBatchNorm) and layer.answers:  # also in evaluation: it has an eps mode of its own
+            whole, normalised = super(ReplacingBatchNorm, layer).forward, layer.normalised
 
         def answer(call: BatchNormCall) -> Tensor:
             x = call.input
             if running is not None and name in running:
                 mean, var = (torch.from_numpy(each).to(x) for each in running[name])
-                return functional.batch_norm(x, mean, var, call.weight, call.bias, False, 0.0, call.eps)
+                return normalised(replace(call, running_mean=mean, running_var=var, training=False))
             if len(x) != images:
                 raise LockstepError(f"{name or 'the model'} sees {len(x)} rows of {images} images: the lens takes a row for an "
                                     f"image, and cannot tell which rows are those of one")
             seen.names.append(name)
             seen.eps.append(call.eps)
             seen.moments.append(moments_by_image(x))
-            return functional.batch_norm(x, None, None, call.weight, call.bias, True, 0.0, call.eps)
+            return normalised(replace(call, running_mean=None, running_var=None, training=True, momentum=0.0))
 
         def forward(*inputs: Any, **named: Any) -> Tensor:
             with BatchNormCalls(answer) as calls:
