@@ -30,7 +30,7 @@ def training(trial):
         loss.backward()
         optimizer.step()
         trial.log(loss.item())
-    trial.score(lambda model: evaluate(model, [data(8)], 2))
+    trial.score(lambda model: fails("scores") if CASE == "score" and RANK == 0 else evaluate(model, [data(8)], 2))
 
 
 class Stays(Exception):

@@ -181,10 +181,12 @@ def test_processes_that_train_together_are_one_with_the_whole_batch(program, tmp
         assert "local-s0: rank " in said and "has other initial weights" in said
 
 
-@pytest.mark.parametrize("case, error", [("file", "NotADirectoryError: [Errno 20]"), ("progress", "Stays: out of paper")])
+@pytest.mark.parametrize("case, error", [("file", "NotADirectoryError: [Errno 20]"), ("progress", "Stays: out of paper"),
+                                         ("score", "Stays: out of paper")])
 def test_what_fails_on_rank_0_ends_all(case, error, program, tmp_path):
-    (tmp_path / "file").write_text("")
-    said = ranks_say(2, tmp_path / "file", case)
+    if case == "file":
+        (tmp_path / "runs").write_text("")
+    said = ranks_say(2, tmp_path / "runs", case)
     assert error.split(": ")[1] in said[0] and said[1].startswith(f"rank 0 failed: {error}")
 
 

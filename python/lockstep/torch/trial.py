@@ -125,7 +125,8 @@ class Trial:
         validation images; lockstep.torch.evaluate() is one. After the last call the network is also scored by own statistics.
         Every rank calls it, and that of rank 0 counts, so that it takes all images.
         """
-        self._evaluations.append(self._scored(self._expect_model(), evaluate, "device0"))
+        scored = self._together.all(lambda: self._scored(self._expect_model(), evaluate, "device0"))
+        self._evaluations.append(scored[self.rank])
         self._evaluate = evaluate
 
     def run(self, train: Callable[["Trial"], Any]) -> None:
@@ -173,7 +174,7 @@ class Trial:
                                     f"rank {self.rank}: call torch.manual_seed(trial.seed) before the network is made, and give "
                                     f"every rank as many batches")
         orders = [order for _, order, _ in seen]
-        return {"type": "end", "step": self.steps, "status": "done", "exit_code": 0, "summary": self._summary(),
+        return {"type": "end", "step": self.steps, "status": "done", "exit_code": 0, "summary": self._together.all(self._summary)[self.rank],
                 "initial_weights": self._weights, "data_order": orders[0] if self.ranks == 1 else digest_of(orders)}
 
     def _expect_model(self) -> nn.Module:
