@@ -23,11 +23,14 @@ def path_text(path: Any) -> str:
     raise refused(f"expected a path, such as \"runs/first\", got {path!r}")
 
 
+def _are_several(values: Any) -> bool:
+    return isinstance(values, Iterable) and getattr(values, "ndim", 1) > 0  # an array without dimensions is a number
+
+
 def whole_numbers(values: Any, least: int, expected: str) -> List[int]:
     """One or several, each at least `least`. `expected`: in the message."""
-    several = isinstance(values, Iterable) and getattr(values, "ndim", 1) > 0  # an array without dimensions is a number
     try:
-        found = [operator.index(each) for each in (values if several else [values])]
+        found = [operator.index(each) for each in (values if _are_several(values) else [values])]
     except TypeError:
         found = []
     if not found or min(found) < least:
@@ -43,9 +46,14 @@ def whole_number(value: Any, least: int, expected: str) -> int:
     return found[0]
 
 
+def image_counts(values: Any) -> List[int]:
+    """Of images per device."""
+    return whole_numbers(values, 1, "images_per_device=1 or [1, 2, 4], whole numbers of at least 1")
+
+
 def seeds_of(seeds: Any) -> List[int]:
     """So many, from 0 on, or those that are named."""
     expected = "seeds=3 for three of them, or seeds=[3, 4] for these, which are not negative"
-    if isinstance(seeds, Iterable) and getattr(seeds, "ndim", 1) > 0:
+    if _are_several(seeds):
         return whole_numbers(seeds, 0, expected)
     return list(range(whole_number(seeds, 1, expected)))

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Sequence, Union
 
-from ._arguments import Numbers, PathLike, path_text, refused, seeds_of, whole_numbers
+from ._arguments import Numbers, PathLike, image_counts, path_text, refused, seeds_of
 from ._program import run_program
 from ._progress import Progress
 from ._toml import settings_of, write_toml
@@ -85,7 +85,7 @@ def numbers_of_images(numbers: Optional[Numbers]) -> List[str]:
     """--images-per-device, where there are any."""
     if numbers is None:
         return []
-    return ["--images-per-device", ",".join(map(str, whole_numbers(numbers, 1, "images_per_device=1 or [1, 2, 4], whole numbers of at least 1")))]
+    return ["--images-per-device", ",".join(map(str, image_counts(numbers)))]
 
 
 def _seeds(seeds: Numbers) -> List[str]:

@@ -6,6 +6,7 @@
 #include "lockstep/core/check.h"
 
 namespace lockstep {
+
 float base_learning_rate(const Optimizer& optimizer) {
   return std::visit([](const auto& any) { return any.lr; }, optimizer);
 }

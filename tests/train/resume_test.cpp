@@ -237,6 +237,9 @@ TEST_CASE("a run folder that cannot be made is named, with the folder above that
                        "cannot make the run folder /proc/nosuch/run: /proc/nosuch: "
                        "No such file or directory",
                        Error);
+  fs::create_symlink("nowhere", runs.path() / "link");
+  CHECK_THROWS_WITH_AS(RunLock{runs.path() / "link"},
+                       doctest::Contains("a link that leads to nothing"), Error);
 }
 
 TEST_CASE("an older checkpoint is resumed only into another folder") {

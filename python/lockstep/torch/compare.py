@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import torch
 from torch import Tensor, nn
 
-from .._arguments import Number, Numbers, PathLike, path_text, refused, seeds_of, whole_number, whole_numbers
+from .._arguments import Number, Numbers, PathLike, image_counts, path_text, refused, seeds_of, whole_number
 from .._json_files import read_json_lines
 from .._program import find_program, run_program
 from .._progress import Progress, teller
@@ -41,7 +41,7 @@ def compare(train: Callable[[Trial], Any], *, output: PathLike, global_batch: Nu
     folder = Path(path_text(output))
     names = list(classes) if isinstance(classes, Iterable) else [
         f"class {number}" for number in range(whole_number(classes, 1, "classes as names or as their number"))]
-    numbers = whole_numbers(images_per_device, 1, "images_per_device=1 or [1, 2, 4], whole numbers of at least 1")
+    numbers = image_counts(images_per_device)
     batch = whole_number(global_batch, 1, "global_batch=8, a whole number of at least 1")
     plan = _planned([mode.strip() for mode in modes.split(",")] if isinstance(modes, str) else list(modes), numbers, batch, together.size)
     if score not in ("mIoU", "top1"):

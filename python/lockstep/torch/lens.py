@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._arguments import Number, Numbers, refused, whole_number, whole_numbers
+from .._arguments import Number, Numbers, image_counts, refused, whole_number
 from ..errors import LockstepError
 from ..table import Array
 from .batches import Split, first_images
@@ -48,7 +48,7 @@ def lens(model: nn.Module, loader: Any, images_per_device: Numbers = (1, 2, 4), 
     statistics of several images outside of BatchNorm layers or whose layers see other rows than images, where there are fewer than
     two sets of images, where images differ in size, and where images or logits are not finite or all the same.
     """
-    numbers = whole_numbers(images_per_device, 1, "images_per_device=1 or [1, 2, 4], whole numbers of at least 1")
+    numbers = image_counts(images_per_device)
     most = max(_IMAGES, 2 * max(numbers)) if images is None else whole_number(images, 1, "images=64, a whole number of at least 1")
     whole_batch = None if global_batch is None else whole_number(global_batch, 1, "global_batch=8, a whole number of at least 1")
     if weights not in ORIGINS:
