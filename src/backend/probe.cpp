@@ -41,7 +41,7 @@ Diagnostic kernels() {
   const std::string bf16 = cpu_kernels().bf16_products();
   return {true, "kernels",
           concat(cpu_kernels().name, "; LOCKSTEP_CPU chooses of ", usable,
-                 bf16.empty() ? "" : concat("; ", bf16, " for run.bf16_convolutions")),
+                 bf16.empty() ? "" : concat("; ", bf16, " for run.precision = \"bf16\"")),
           ""};
 }
 

@@ -32,7 +32,7 @@ struct RunDescription {
   bool first_process = true;  // the others keep logs alone
   std::string devices;        // DEVICES, of this process
   bool tf32 = false;          // whether GPUs round fp32 convolutions to TF32, where they have it
-  std::string bf16_products;  // what CPU devices multiply bf16 numbers by, where they round to them
+  std::string bf16_products;  // what CPU devices multiply bf16 numbers by, where they may
   bool devices_by_default = false;
   int device_count = 0;   // of all processes
   std::string threads;    // of CPU devices, as they were chosen

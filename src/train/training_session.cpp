@@ -41,9 +41,10 @@ std::string describe_processes(const RankLayout& layout) {
   return text;
 }
 
-/// What multiplies bf16 numbers, where CPU devices round to them; else empty.
-std::string bf16_products(const RunOptions& run) {
-  return run.bf16_convolutions ? cpu_kernels().bf16_products() : "";
+/// What multiplies bf16 numbers, where CPU devices may; else empty.
+std::string bf16_products(const RunOptions& run, const Device& device) {
+  const bool may = run.bf16_convolutions || run.precision == DType::kBFloat16;
+  return may && device.kind == DeviceKind::kCpu ? cpu_kernels().bf16_products() : "";
 }
 
 bool rounds_to_tf32(const RunOptions& run, const Device& device) {
@@ -83,7 +84,7 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
     load_initial_weights();
     warn_of_few_values();
   }
-  if (config.run.bf16_convolutions && bf16_products(config.run).empty()) {
+  if (config.run.bf16_convolutions && bf16_products(config.run, devices.front()).empty()) {
     warnings.push_back(concat("run.bf16_convolutions = true changes nothing here: the kernels '",
                               cpu_kernels().name, "' on this processor do not multiply bf16 ",
                               "numbers; it takes 'avx512' and AMX or AVX512-BF16"));
@@ -104,12 +105,12 @@ void TrainingSession::check_processes() {
                              layout.describe(0), " (lockstep config show tells it); give all ",
                              "processes the same file and the same -s"));
   }
-  const std::string bf16_by = bf16_products(config.run);
+  const std::string bf16_by = bf16_products(config.run, devices.front());
   if (const auto other = world.first_to_differ(bf16_by)) {
     throw ConfigError(concat(layout.describe(*other), " does not multiply bf16 numbers by what ",
                              layout.describe(0), " does (", bf16_by.empty() ? "nothing" : bf16_by,
-                             "); leave run.bf16_convolutions out, or take processors that are ",
-                             "alike"));
+                             "); leave run.bf16_convolutions and run.precision out, or take ",
+                             "processors that are alike"));
   }
   if (const auto other = world.first_to_differ(cpu_kernels().name)) {
     throw ConfigError(concat(layout.describe(*other), " computes with other instructions than ",
@@ -272,7 +273,7 @@ RunDescription TrainingSession::describe() const {
           .first_process = world.first(),
           .devices = devices_text,
           .tf32 = rounds_to_tf32(config.run, backend.device()),
-          .bf16_products = bf16_products(config.run),
+          .bf16_products = bf16_products(config.run, backend.device()),
           .devices_by_default = request.devices.empty(),
           .device_count = layout.ranks(),
           .threads = backend.device().kind == DeviceKind::kCpu ? describe_host_threads() : "",

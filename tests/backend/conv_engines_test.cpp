@@ -52,7 +52,7 @@ const ConvEngine& onednn() { return *find_conv_engine("onednn"); }
 
 /// The name of the choice.
 std::string chosen(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
-                   bool bf16 = false) {
+                   ConvBf16 bf16 = ConvBf16::kNothing) {
   return choose_conv_engine(geometry, input, pass, bf16).name;
 }
 
@@ -74,23 +74,35 @@ struct EngineProblem {
         grad_y(random_values(out, 3)) {}
 };
 
-/// The passes over images [first, first + count) of the problem that the engine can compute; no
-/// values of the others.
-EngineResults compute(const ConvEngine& engine, const EngineProblem& p, int threads,
-                      std::int64_t first, std::int64_t count) {
+/// The types of tensors that the engine reads, fp32 first.
+std::vector<DType> tensors_of(const ConvEngine& engine) {
+  std::vector<DType> types;
+  if (engine.fp32_tensors) types.push_back(DType::kFloat32);
+  if (engine.bf16_tensors) types.push_back(DType::kBFloat16);
+  return types;
+}
+
+/// The passes over images [first, first + count) of the problem that the engine can compute, on
+/// tensors of this type; no values of the others.
+EngineResults compute_on(DType dtype, const ConvEngine& engine, const EngineProblem& p, int threads,
+                         std::int64_t first, std::int64_t count, const Margins& margins = {}) {
   const auto backend = make_backend(Device{}, threads);
+  const TypedBackend on(*backend, dtype);
   omp_set_num_threads(threads);  // as ConvCache does: oneDNN asks for it
   const auto convolution = engine.make(p.geometry, p.in.with_batch(count), threads);
-  const Operand x(*backend, p.in, p.x), grad_y(*backend, p.out, p.grad_y);
-  const Operand y(*backend, p.out.with_batch(count)), grad_x(*backend, p.in.with_batch(count));
+  const Operand x(on, p.in, p.x, margins), grad_y(on, p.out, p.grad_y, margins);
+  const Operand y(on, p.out.with_batch(count), margins);
+  const Operand grad_x(on, p.in.with_batch(count), margins);
   const Operand grad_weight(*backend, p.geometry.weight_shape(), Values(p.weight.size(), 0.0F));
   const Tensor part_x = x.tensor().sample_range(first, count);
   const Tensor part_grad_y = grad_y.tensor().sample_range(first, count);
   const auto run = [&](ConvPass pass, const Operand& result, const auto& body) {
     if (!engine.can_compute(p.geometry, pass)) return Values();
     convolution->prepare(pass);
-    const Storage scratch = backend->allocate(convolution->scratch_bytes(pass, false));
+    const bool strided = !x.tensor().dense();
+    const Storage scratch = backend->allocate(convolution->scratch_bytes(pass, strided));
     body(scratch.data());
+    CHECK(result.margins_untouched());
     return result.get();
   };
   return {run(ConvPass::kForward, y,
@@ -104,6 +116,11 @@ EngineResults compute(const ConvEngine& engine, const EngineProblem& p, int thre
           run(ConvPass::kBackwardWeights, grad_weight, [&](void* scratch) {
             convolution->backward_weights(part_x, part_grad_y, grad_weight.floats(), scratch);
           })};
+}
+
+EngineResults compute(const ConvEngine& engine, const EngineProblem& p, int threads,
+                      std::int64_t first, std::int64_t count) {
+  return compute_on(tensors_of(engine).front(), engine, p, threads, first, count);
 }
 
 template <typename Check>
@@ -192,16 +209,35 @@ TEST_CASE("the tree over images has the order of its definition for any number o
   }
 }
 
-/// The largest relative error of the passes that the engine can compute, against oneDNN's.
+/// The largest relative error of the passes that the engine can compute, against oneDNN's, without
+/// the rounding of results to the engine's tensors.
 double disagreement(const ConvEngine& engine, const EngineProblem& p) {
+  const DType dtype = tensors_of(engine).front();
   const EngineResults expected = compute(onednn(), p, 1, 0, 2);
   const EngineResults results = compute(engine, p, 1, 0, 2);
   double error = relative_error(results.grad_weight, widen(expected.grad_weight));
-  if (!results.y.empty()) error = std::max(error, relative_error(results.y, widen(expected.y)));
+  if (!results.y.empty()) {
+    error = std::max(error, relative_error(results.y, widen(expected.y), dtype));
+  }
   if (!results.grad_x.empty()) {
-    error = std::max(error, relative_error(results.grad_x, widen(expected.grad_x)));
+    error = std::max(error, relative_error(results.grad_x, widen(expected.grad_x), dtype));
   }
   return error;
+}
+
+TEST_CASE("tensors in bf16 give the bits of copies of them in fp32, rounded at the end") {
+  for_each_engine_and_case([](const ConvEngine& engine, const EngineCase& c) {
+    if (tensors_of(engine).size() < 2) return;
+    EngineProblem p(c, 3);
+    for (Values* values : {&p.x, &p.grad_y}) *values = stored_values(DType::kBFloat16, *values);
+    const EngineResults copies = compute(engine, p, 1, 0, 3);
+    for (const Margins& margins : {Margins{}, Margins{3, 5}}) {
+      const EngineResults results = compute_on(DType::kBFloat16, engine, p, 2, 0, 3, margins);
+      CHECK(results.y == stored_values(DType::kBFloat16, copies.y));
+      CHECK(results.grad_x == stored_values(DType::kBFloat16, copies.grad_x));
+      CHECK(results.grad_weight == copies.grad_weight);
+    }
+  });
 }
 
 TEST_CASE("the implementations agree as far as their rounding allows") {
@@ -234,7 +270,8 @@ TEST_CASE("products of bf16 numbers round their factors to the nearest, ties to 
                                                    {0.0F, 0.0F}};
   for (const ConvEngine& engine : conv_engines()) {
     const ConvGeometry g = same_padding_conv(1, 1, 1, 1);
-    if (!engine.rounds_to_bf16 || !engine.can_compute(g, ConvPass::kForward)) continue;
+    if (!engine.rounds_to_bf16 || !engine.fp32_tensors) continue;
+    if (!engine.can_compute(g, ConvPass::kForward)) continue;
     CAPTURE(std::string(engine.name));
     const Shape shape{1, 1, static_cast<std::int64_t>(known.size()), 1};
     Values x;
@@ -264,11 +301,12 @@ struct InferenceProblem {
   Margins margins;
   bool residual, relu;
 
-  Values compute(Backend& backend, bool at_once) const {
+  Values compute(Backend& backend, DType dtype, bool at_once) const {
     const EngineProblem& p = convolution;
+    const TypedBackend on(backend, dtype);
     const Shape channels{1, p.out.channels()};
-    const Operand x(backend, p.in, p.x, margins), y(backend, p.out, margins);
-    const Operand between(backend, p.out), added(backend, p.out, p.grad_y, margins);
+    const Operand x(on, p.in, p.x, margins), y(on, p.out, margins);
+    const Operand between(on, p.out), added(on, p.out, p.grad_y, margins);
     const Values weight = random_values(channels, 5), bias = random_values(channels, 6);
     const Values mean = random_values(channels, 7);
     Values var = random_values(channels, 8);
@@ -280,7 +318,7 @@ struct InferenceProblem {
                                   .mean = mean.data(),
                                   .var = var.data(),
                                   .relu = relu};
-    backend.convolutions().prepare_conv2d(p.geometry, p.in, DType::kFloat32, false, false);
+    backend.convolutions().prepare_conv2d(p.geometry, p.in, dtype, false, false);
     if (at_once) {
       backend.convolutions().conv2d_inference(p.geometry, x.tensor(), p.weight.data(), bias.data(),
                                               norm);
@@ -300,13 +338,16 @@ TEST_CASE("a convolution that normalises gives the bits of one and a BatchNorm b
     const EngineProblem p(c, 2);
     const BackendOptions options{.bf16_convolutions = engine.rounds_to_bf16};
     const auto one = make_backend(Device{}, 1, options), three = make_backend(Device{}, 3, options);
-    for (const int bits : {0, 1, 2, 3, 4, 7}) {
-      CAPTURE(bits);
-      const InferenceProblem problem{p, (bits & 4) != 0 ? Margins{3, 5} : Margins{},
-                                     (bits & 1) != 0, (bits & 2) != 0};
-      const Values expected = problem.compute(*one, false);
-      CHECK(problem.compute(*one, true) == expected);
-      CHECK(problem.compute(*three, true) == expected);
+    for (const DType dtype : tensors_of(engine)) {
+      CAPTURE(std::string(to_string(dtype)));
+      for (const int bits : {0, 1, 2, 3, 4, 7}) {
+        CAPTURE(bits);
+        const InferenceProblem problem{p, (bits & 4) != 0 ? Margins{3, 5} : Margins{},
+                                       (bits & 1) != 0, (bits & 2) != 0};
+        const Values expected = problem.compute(*one, dtype, false);
+        CHECK(problem.compute(*one, dtype, true) == expected);
+        CHECK(problem.compute(*three, dtype, true) == expected);
+      }
     }
   });
 }
@@ -342,12 +383,21 @@ TEST_CASE("nothing is rounded to bf16 that may not be") {
       for (const ConvEngine* engine : conv_candidates(g, image, pass)) {
         CHECK(!engine->rounds_to_bf16);
       }
-      // What is allowed is the first where the processor gains by it, and nothing else is new.
-      auto allowed = conv_candidates(g, image, pass, true);
-      if (allowed.front()->rounds_to_bf16) allowed.erase(allowed.begin());
-      CHECK(allowed == conv_candidates(g, image, pass));
+      // What is allowed is the first where the processor gains by it, and nothing else is new, but
+      // oneDNN where tensors are bf16.
+      for (const ConvBf16 bf16 : {ConvBf16::kFactors, ConvBf16::kTensors}) {
+        auto allowed = conv_candidates(g, image, pass, bf16);
+        const bool gains = allowed.front()->rounds_to_bf16;
+        const bool onednn =
+            bf16 == ConvBf16::kTensors && find_conv_engine("onednn_bf16")->can_compute(g, pass);
+        const auto rounding =
+            std::erase_if(allowed, [](const ConvEngine* engine) { return engine->rounds_to_bf16; });
+        CHECK(rounding == (!gains ? 0U : onednn ? 2U : 1U));
+        CHECK(allowed == conv_candidates(g, image, pass));
+        const WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16");
+        CHECK(chosen(g, image, pass, bf16) == "bf16");
+      }
       const WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16");
-      CHECK(chosen(g, image, pass, true) == "bf16");
       CHECK_THROWS_WITH_AS(chosen(g, image, pass), doctest::Contains("run.bf16_convolutions"),
                            ConfigError);
     }

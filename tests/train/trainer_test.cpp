@@ -125,6 +125,11 @@ TEST_CASE("bf16 convolutions: the run says by what, or that nothing is there for
   CHECK(lines_of(runs.folder("b").events()).front().at("bf16_products") == "");
   CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.losses !=
         load_checkpoint(runs.folder("b").checkpoint("last")).state.losses);
+  train(runs.request("d", {"run.precision=bf16"}));
+  const std::string stored = read_text(runs.folder("d").log());
+  CHECK(stored.find(products.empty()
+                        ? "activations in memory, arithmetic in fp32"
+                        : "with bf16 convolutions, by " + products) != std::string::npos);
   CHECK_THROWS_WITH_AS(
       train(runs.request("c", {"run.bf16_convolutions=true", "run.portable=true"})),
       doctest::Contains("leave one of them out"), ConfigError);

@@ -42,8 +42,8 @@ class CpuContext {
 
 class CpuConvolutions final : public ConvolutionOperations {
  public:
-  /// `bf16`: BackendOptions::bf16_convolutions.
-  CpuConvolutions(CpuContext& cpu, bool bf16);
+  /// `bf16_factors`: BackendOptions::bf16_convolutions.
+  CpuConvolutions(CpuContext& cpu, bool bf16_factors);
   ~CpuConvolutions() override;
 
   /// What choices between implementations hold for: the processor, and the libraries that compute.
@@ -68,7 +68,6 @@ class CpuConvolutions final : public ConvolutionOperations {
   class Parts;
 
   CpuContext& cpu_;
-  const bool bf16_;
   std::unique_ptr<ConvCache> cache_;
 };
 

@@ -6,21 +6,38 @@
 
 namespace lockstep {
 
+const ConvEngine& ConvCache::engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
+                                    DType dtype) {
+  const Shape image = input.with_batch(1);
+  for (const Choice& choice : choices_) {
+    if (choice.pass == pass && choice.dtype == dtype && choice.image == image &&
+        choice.geometry == geometry) {
+      return *choice.engine;
+    }
+  }
+  geometry.check();
+  const ConvBf16 bf16 = dtype == DType::kBFloat16 ? ConvBf16::kTensors
+                        : bf16_factors_           ? ConvBf16::kFactors
+                                                  : ConvBf16::kNothing;
+  const ConvEngine& engine = choose_conv_engine(geometry, image, pass, bf16);
+  choices_.push_back({geometry, image, pass, dtype, &engine});
+  return engine;
+}
+
 Convolution& ConvCache::get(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
-                            int threads) {
+                            const ConvEngine& engine, int threads) {
   // oneDNN asks OpenMP how many threads the calling thread may use, when it creates a primitive and
   // when it runs one; another backend of this thread may have asked for another number.
   omp_set_num_threads(threads);
   for (const Use& use : uses_) {
-    if (use.pass == pass && use.input == input && use.geometry == geometry) {
+    if (use.pass == pass && use.engine == &engine && use.input == input &&
+        use.geometry == geometry) {
       return *use.convolution;
     }
   }
-  geometry.check();
-  const ConvEngine& engine = choose_conv_engine(geometry, input, pass, bf16_);
   Convolution& convolution = find_or_make(geometry, input, engine, threads);
   convolution.prepare(pass);
-  uses_.push_back({geometry, input, pass, &convolution});
+  uses_.push_back({geometry, input, pass, &engine, &convolution});
   return convolution;
 }
 

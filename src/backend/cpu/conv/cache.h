@@ -12,12 +12,16 @@ namespace lockstep {
 /// The convolutions of one backend: a few dozen at most, so that a linear search is enough.
 class ConvCache {
  public:
-  /// `bf16`: as choose_conv_engine() takes it.
-  explicit ConvCache(bool bf16) : bf16_(bf16) {}
+  /// `bf16_factors`: whether the factors of products of fp32 tensors may be rounded to bf16.
+  explicit ConvCache(bool bf16_factors) : bf16_factors_(bf16_factors) {}
 
-  /// The chosen implementation, prepared for the pass; created at the first call.
-  /// REQUIRES: the batch is not empty.
-  Convolution& get(const ConvGeometry& geometry, const Shape& input, ConvPass pass, int threads);
+  /// The choice for tensors of this type. REQUIRES: the batch is not empty.
+  const ConvEngine& engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
+                           DType dtype);
+
+  /// What it makes, prepared for the pass; created at the first call.
+  Convolution& get(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
+                   const ConvEngine& engine, int threads);
 
  private:
   struct Entry {
@@ -26,17 +30,27 @@ class ConvCache {
     const ConvEngine* engine;
     std::unique_ptr<Convolution> convolution;
   };
+  /// The choice for a pass over images of one shape.
+  struct Choice {
+    ConvGeometry geometry;
+    Shape image;
+    ConvPass pass;
+    DType dtype;
+    const ConvEngine* engine;
+  };
   /// Which entry serves a pass at one input shape.
   struct Use {
     ConvGeometry geometry;
     Shape input;
     ConvPass pass;
+    const ConvEngine* engine;
     Convolution* convolution;
   };
   Convolution& find_or_make(const ConvGeometry& geometry, const Shape& input,
                             const ConvEngine& engine, int threads);
 
-  const bool bf16_;
+  const bool bf16_factors_;
+  std::vector<Choice> choices_;
   std::vector<Entry> entries_;
   std::vector<Use> uses_;
 };

@@ -40,9 +40,14 @@ constexpr double kHopeless = 2.0;
 // preferred: the noise of the clock is not to decide.
 constexpr double kClearlyFaster = 0.97;
 
+/// Whether it may be given the tensors, themselves or as copies in fp32.
+bool takes(const ConvEngine& engine, ConvBf16 bf16) {
+  return engine.fp32_tensors || bf16 == ConvBf16::kTensors;
+}
+
 /// What the user's list names first of those that can compute this; null where there is no list
 /// or none of it can.
-const ConvEngine* forced_engine(const ConvGeometry& geometry, ConvPass pass, bool bf16) {
+const ConvEngine* forced_engine(const ConvGeometry& geometry, ConvPass pass, ConvBf16 bf16) {
   const char* list = std::getenv("LOCKSTEP_CONVOLUTION");
   if (list == nullptr || *list == '\0') return nullptr;
   if (cpu_kernels().fixed_convolutions) {
@@ -61,67 +66,81 @@ const ConvEngine* forced_engine(const ConvGeometry& geometry, ConvPass pass, boo
                                ", separated by commas, got '", name,
                                "'; unset it to let the clock choose"));
     }
-    if (engine->rounds_to_bf16 && !bf16) {
+    if (engine->rounds_to_bf16 && bf16 == ConvBf16::kNothing) {
       throw ConfigError(concat("LOCKSTEP_CONVOLUTION=", list, ": ", name, " rounds to bf16, which ",
-                               "is allowed where run.bf16_convolutions = true"));
+                               "is allowed where run.precision = \"bf16\" or ",
+                               "run.bf16_convolutions = true"));
     }
-    if (forced == nullptr && engine->can_compute(geometry, pass)) forced = engine;
+    if (forced == nullptr && takes(*engine, bf16) && engine->can_compute(geometry, pass)) {
+      forced = engine;
+    }
   }
   return forced;
 }
 
+struct Candidate {
+  const ConvEngine* engine;
+  std::unique_ptr<Convolution> convolution;
+  double seconds = std::numeric_limits<double>::infinity();  // the least
+};
+
 /// One pass over the images on the calling thread.
 class Trial {
  public:
-  Trial(const ConvGeometry& geometry, const Shape& images, ConvPass pass)
+  Trial(const ConvGeometry& geometry, const Shape& images, ConvPass pass, DType dtype)
       : pass_(pass),
+        dtype_(dtype),
         input_(images),
         output_(geometry.output_shape(images)),
         turns_(std::min(kMostTurns, 1 + kFloatsInTurn / (input_.elements() + output_.elements()))),
-        x_(turns_ * input_.elements(), turns_),
-        y_(turns_ * output_.elements(), turns_),
+        x_(turns_ * input_.elements(), turns_, dtype),
+        y_(turns_ * output_.elements(), turns_, dtype),
         weight_(geometry.weight_elements()) {}
 
   /// Seconds; the first run of an implementation prepares it.
-  double run(Convolution& convolution) {
+  double run(const Candidate& candidate) {
+    Convolution& convolution = *candidate.convolution;
     convolution.prepare(pass_);
-    const std::size_t bytes = convolution.scratch_bytes(pass_, false);
-    if (!scratch_ || scratch_bytes_ < bytes) {
-      scratch_.emplace(static_cast<std::int64_t>(bytes / sizeof(float)) + 1, 0);
-      scratch_bytes_ = bytes;
-    }
+    const bool copies = dtype_ == DType::kBFloat16 && !candidate.engine->bf16_tensors;
     turn_ = (turn_ + 1) % turns_;
-    const Tensor x(x_.data() + turn_ * input_.elements(), input_);
-    const Tensor y(y_.data() + turn_ * output_.elements(), output_);
+    const Tensor x = x_.tensor(input_, dtype_, turn_), y = y_.tensor(output_, dtype_, turn_);
+    const std::size_t x_bytes = copies ? copy_bytes(input_) : 0;
+    const std::size_t y_bytes = copies ? copy_bytes(output_) : 0;
+    std::byte* memory = scratch_of(x_bytes + y_bytes + convolution.scratch_bytes(pass_, false));
+    void* scratch = memory + x_bytes + y_bytes;
     const auto start = std::chrono::steady_clock::now();
-    switch (pass_) {
-      case ConvPass::kForward:
-        convolution.forward(x, weight_.data(), nullptr, y, scratch_->data());
-        break;
-      case ConvPass::kBackwardData:
-        convolution.backward_data(y, weight_.data(), x, scratch_->data());
-        break;
-      case ConvPass::kBackwardWeights:
-        convolution.backward_weights(x, y, weight_.data(), scratch_->data());
-        break;
-    }
+    with_copies(pass_, x, copies ? Tensor(memory, input_) : x, y,
+                copies ? Tensor(memory + x_bytes, output_) : y, 1,
+                [&](const Tensor& input, const Tensor& output) {
+                  switch (pass_) {
+                    case ConvPass::kForward:
+                      return convolution.forward(input, weight_.floats(), nullptr, output, scratch);
+                    case ConvPass::kBackwardData:
+                      return convolution.backward_data(output, weight_.floats(), input, scratch);
+                    case ConvPass::kBackwardWeights:
+                      return convolution.backward_weights(input, output, weight_.floats(), scratch);
+                  }
+                });
     return seconds_since(start);
   }
 
  private:
+  std::byte* scratch_of(std::size_t bytes) {
+    if (!scratch_ || scratch_bytes_ < bytes) {
+      scratch_.emplace(static_cast<std::int64_t>(bytes / sizeof(float)) + 1, 0);
+      scratch_bytes_ = bytes;
+    }
+    return reinterpret_cast<std::byte*>(scratch_->floats());
+  }
+
   const ConvPass pass_;
+  const DType dtype_;
   const Shape input_, output_;
   const std::int64_t turns_;
   const TrialValues x_, y_, weight_;
   std::int64_t turn_ = 0;
   std::optional<TrialValues> scratch_;
   std::size_t scratch_bytes_ = 0;
-};
-
-struct Candidate {
-  const ConvEngine* engine;
-  std::unique_ptr<Convolution> convolution;
-  double seconds = std::numeric_limits<double>::infinity();  // the least
 };
 
 /// How many are timed at a time.
@@ -133,7 +152,7 @@ std::int64_t timed_images(const ConvGeometry& geometry, const Shape& image) {
   return weights * static_cast<double>(output.rows_per_sample()) <= kFewProducts ? 4 : 2;
 }
 
-Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass pass,
+Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass pass, DType dtype,
                     const std::vector<const ConvEngine*>& engines) {
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
@@ -142,13 +161,13 @@ Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass p
   for (const ConvEngine* engine : engines) {
     candidates.push_back({engine, engine->make(geometry, images, 1)});
   }
-  Trial trial(geometry, images, pass);
-  for (Candidate& candidate : candidates) trial.run(*candidate.convolution);  // warms up
+  Trial trial(geometry, images, pass, dtype);
+  for (Candidate& candidate : candidates) trial.run(candidate);  // warms up
   double least = std::numeric_limits<double>::infinity();
   for (int round = 0; round < kRounds; ++round) {
     for (Candidate& candidate : candidates) {
       if (round > 0 && candidate.seconds > kHopeless * least) continue;
-      candidate.seconds = std::min(candidate.seconds, trial.run(*candidate.convolution));
+      candidate.seconds = std::min(candidate.seconds, trial.run(candidate));
       least = std::min(least, candidate.seconds);
     }
   }
@@ -168,12 +187,13 @@ Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass p
 }  // namespace
 
 std::vector<const ConvEngine*> conv_candidates(const ConvGeometry& geometry, const Shape& input,
-                                               ConvPass pass, bool bf16) {
+                                               ConvPass pass, ConvBf16 bf16) {
   const bool fixed = cpu_kernels().fixed_convolutions;
   std::vector<const ConvEngine*> candidates;
   for (const ConvEngine& engine : conv_engines()) {
-    const bool allowed = fixed ? engine.fixed : bf16 || !engine.rounds_to_bf16;
-    if (!allowed || !engine.can_compute(geometry, pass)) continue;
+    const bool allowed =
+        fixed ? engine.fixed : bf16 != ConvBf16::kNothing || !engine.rounds_to_bf16;
+    if (!allowed || !takes(engine, bf16) || !engine.can_compute(geometry, pass)) continue;
     if (fixed) return {&engine};
     if (engine.may_be_fastest(geometry, input)) candidates.push_back(&engine);
   }
@@ -187,15 +207,22 @@ std::string conv_machine() {
 }
 
 const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& input,
-                                     ConvPass pass, bool bf16) {
+                                     ConvPass pass, ConvBf16 bf16) {
   const Shape image = input.with_batch(1);
   const std::vector<const ConvEngine*> candidates = conv_candidates(geometry, image, pass, bf16);
   const ConvEngine* forced = forced_engine(geometry, pass, bf16);
   if (candidates.size() == 1 && forced == nullptr) return *candidates.front();
+  // What all candidates pay for copies in fp32 changes no choice.
+  const bool rounds = std::any_of(candidates.begin(), candidates.end(),
+                                  [](const ConvEngine* engine) { return engine->rounds_to_bf16; });
+  const bool tensors = rounds && bf16 == ConvBf16::kTensors;
   ChoiceRequest request;
   request.machine = conv_machine();
   request.problem = concat(to_string(geometry), ", ", to_string(pass), ", image ", image.height(),
-                           "x", image.width(), bf16 ? ", bf16 allowed" : "");
+                           "x", image.width(),
+                           tensors  ? ", bf16 tensors"
+                           : rounds ? ", bf16 allowed"
+                                    : "");
   if (forced != nullptr) request.forced = forced->name;
   request.usable = [&](const std::string& name) {
     return std::count(candidates.begin(), candidates.end(), find_conv_engine(name)) > 0;
@@ -206,7 +233,8 @@ const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& 
           return engine->leads(geometry);
         }))->name);
   };
-  request.measure = [&] { return measure(geometry, image, pass, candidates); };
+  const DType dtype = tensors ? DType::kBFloat16 : DType::kFloat32;
+  request.measure = [&] { return measure(geometry, image, pass, dtype, candidates); };
   return *find_conv_engine(Autotuner::of(Autotuner::default_file()).choose(request).chosen);
 }
 

@@ -4,6 +4,7 @@
 // the choice, and with it every bit, is the same however a batch is spread over devices and
 // threads.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,16 @@
 
 namespace lockstep {
 
+/// What of a convolution may be bf16.
+enum class ConvBf16 : std::uint8_t {
+  kNothing,
+  kFactors,  // of its products, of fp32 tensors
+  kTensors,  // they are, and so may the factors of its products be
+};
+
 /// Implementations that may be the fastest for images of this shape, in the order of the table.
-/// `bf16`: also those that round to bf16.
 std::vector<const ConvEngine*> conv_candidates(const ConvGeometry& geometry, const Shape& input,
-                                               ConvPass pass, bool bf16 = false);
+                                               ConvPass pass, ConvBf16 bf16 = ConvBf16::kNothing);
 
 /// What the choices hold for: the processor, and the libraries that compute.
 std::string conv_machine();
@@ -22,8 +29,8 @@ std::string conv_machine();
 /// The choice for images of this shape (whatever the batch of `input`). Takes part of a second when
 /// it was never made on this machine. $LOCKSTEP_CONVOLUTION, when it is set to names separated by
 /// commas, decides: the first of them that can compute the convolution. Throws ConfigError for
-/// another value, and for one that rounds to bf16 without `bf16`.
+/// another value, and for one that rounds to bf16 where nothing may be.
 const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& input,
-                                     ConvPass pass, bool bf16 = false);
+                                     ConvPass pass, ConvBf16 bf16 = ConvBf16::kNothing);
 
 }  // namespace lockstep

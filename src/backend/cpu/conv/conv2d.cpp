@@ -83,12 +83,11 @@ struct ColumnSums {
 /// weights cost is paid for every copy.
 constexpr std::int64_t kCopiedFloats = 1 << 18, kTimesWeights = 4;
 
-/// How many images are computed at once: all where they are fp32, else so many as threads and a
-/// cache want. A power of two, so that they are a node in the sum of the weights' gradients.
-std::int64_t images_at_once(const ConvGeometry& geometry, const Tensor& x, const Tensor& y,
-                            int threads) {
+/// How many images are copied at once: so many as threads and a cache want. A power of two, so that
+/// they are a node in the sum of the weights' gradients.
+std::int64_t copied_images(const ConvGeometry& geometry, const Tensor& x, const Tensor& y,
+                           int threads) {
   const std::int64_t images = x.shape.batch();
-  if (x.dtype == DType::kFloat32) return images;
   const std::int64_t image = (x.shape.elements() + y.shape.elements()) / images;
   const std::int64_t most = kCopiedFloats + kTimesWeights * geometry.weight_elements();
   auto count = static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(threads)));
@@ -98,8 +97,8 @@ std::int64_t images_at_once(const ConvGeometry& geometry, const Tensor& x, const
 
 }  // namespace
 
-/// A pass over a batch by implementations that take fp32: in parts of so many images, whose
-/// operands are the tensors themselves where they are fp32, else copies in scratch memory.
+/// A pass over a batch by the implementation that was chosen: of all images at once where it reads
+/// their type, else in parts of so many images, whose operands are copies in scratch memory.
 class CpuConvolutions::Parts {
  public:
   Parts(CpuConvolutions& of, const ConvGeometry& geometry, ConvPass pass, const Tensor& x,
@@ -109,12 +108,16 @@ class CpuConvolutions::Parts {
         pass_(pass),
         x_(x),
         y_(y),
-        at_once_(images_at_once(geometry, x, y, of.cpu_.threads())),
+        engine_(of.cache_->engine(geometry, x.shape, pass, x.dtype)),
+        copies_(x.dtype == DType::kBFloat16 && !engine_.bf16_tensors),
+        at_once_(copies_ ? copied_images(geometry, x, y, of.cpu_.threads()) : x.shape.batch()),
         count_((x.shape.batch() + at_once_ - 1) / at_once_) {}
 
+  /// Whether the implementation is given copies.
+  bool copies() const { return copies_; }
   /// Of the memory that run() takes.
   std::size_t bytes() const {
-    const bool strided = x_.dtype == DType::kFloat32 && (!x_.dense() || !y_.dense());
+    const bool strided = !copies_ && (!x_.dense() || !y_.dense());
     std::size_t most = 0;
     for (const std::int64_t images : {at_once_, x_.shape.batch() - (count_ - 1) * at_once_}) {
       most = std::max(most, convolution(images).scratch_bytes(pass_, strided));
@@ -150,45 +153,41 @@ class CpuConvolutions::Parts {
   template <typename Compute>
   void run_part(std::int64_t part, std::byte* copies, float* gradient,
                 const Compute& compute) const {
-    const int threads = of_.cpu_.threads();
     const std::int64_t first = part * at_once_;
     const std::int64_t images = std::min(at_once_, x_.shape.batch() - first);
     std::byte* y_copy = copies + copied(x_);
     const Tensor x = x_.sample_range(first, images), y = y_.sample_range(first, images);
-    const Tensor wide_x = in_fp32(x, reinterpret_cast<float*>(copies));
-    const Tensor wide_y = in_fp32(y, reinterpret_cast<float*>(y_copy));
-    if (pass_ != ConvPass::kBackwardData) convert(x, wide_x, false, threads);
-    if (pass_ != ConvPass::kForward) convert(y, wide_y, false, threads);
-    compute(convolution(images), wide_x, wide_y, gradient, y_copy + copied(y_) + sums());
-    if (pass_ == ConvPass::kForward) convert(wide_y, y, false, threads);
-    if (pass_ == ConvPass::kBackwardData) convert(wide_x, x, false, threads);
+    with_copies(
+        pass_, x, copies_ ? Tensor(copies, x.shape) : x, y, copies_ ? Tensor(y_copy, y.shape) : y,
+        of_.cpu_.threads(), [&](const Tensor& input, const Tensor& output) {
+          compute(convolution(images), input, output, gradient, y_copy + copied(y_) + sums());
+        });
   }
   Convolution& convolution(std::int64_t images) const {
-    return of_.cache_->get(geometry_, x_.shape.with_batch(images), pass_, of_.cpu_.threads());
+    return of_.cache_->get(geometry_, x_.shape.with_batch(images), pass_, engine_,
+                           of_.cpu_.threads());
   }
-  /// Of a part's copy: whole cache lines.
+  /// Of a part's copy.
   std::size_t copied(const Tensor& tensor) const {
-    if (tensor.dtype == DType::kFloat32) return 0;
-    return whole_lines(tensor.shape.with_batch(at_once_).elements());
+    return copies_ ? copy_bytes(tensor.shape.with_batch(at_once_)) : 0;
   }
   /// Of the gradients of several parts, which join in the images' tree.
   std::size_t sums() const {
     if (pass_ != ConvPass::kBackwardWeights || count_ == 1) return 0;
-    return whole_lines(image_tree_nodes(count_) * geometry_.weight_elements());
-  }
-  static std::size_t whole_lines(std::int64_t floats) {
-    return (static_cast<std::size_t>(floats) * sizeof(float) + 63) / 64 * 64;
+    return copy_bytes({image_tree_nodes(count_), geometry_.weight_elements()});
   }
 
   CpuConvolutions& of_;
   const ConvGeometry& geometry_;
   const ConvPass pass_;
   const Tensor &x_, &y_;
+  const ConvEngine& engine_;
+  const bool copies_;
   const std::int64_t at_once_, count_;
 };
 
-CpuConvolutions::CpuConvolutions(CpuContext& cpu, bool bf16)
-    : cpu_(cpu), bf16_(bf16), cache_(std::make_unique<ConvCache>(bf16)) {}
+CpuConvolutions::CpuConvolutions(CpuContext& cpu, bool bf16_factors)
+    : cpu_(cpu), cache_(std::make_unique<ConvCache>(bf16_factors)) {}
 
 CpuConvolutions::~CpuConvolutions() = default;
 
@@ -239,7 +238,7 @@ void CpuConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor&
 bool CpuConvolutions::normalizes_in_convolution(const ConvGeometry& geometry,
                                                 const Shape& input) const {
   return input.batch() > 0 &&
-         !choose_conv_engine(geometry, input, ConvPass::kForward, bf16_).one_batch;
+         !cache_->engine(geometry, input, ConvPass::kForward, DType::kFloat32).one_batch;
 }
 
 void CpuConvolutions::conv2d_inference(const ConvGeometry& geometry, const Tensor& x,
@@ -258,7 +257,7 @@ void CpuConvolutions::conv2d_inference(const ConvGeometry& geometry, const Tenso
   n.x = y;
   const RowsDone normalize = [&, rows = normalize_rows_of(n)](
                                  std::int64_t begin, std::int64_t end) { rows(n, begin, end); };
-  const bool at_once = y.dtype == DType::kFloat32;  // else when they have been rounded
+  const bool at_once = !parts.copies();  // else when they have been rounded
   parts.run(
       memory + scales, nullptr,
       [&](Convolution& convolution, const Tensor& from, const Tensor& to, float*, void* scratch) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "backend/cpu/map.h"
 #include "lockstep/backend/convolutions.h"
 #include "lockstep/core/tensor.h"
 
@@ -17,10 +18,11 @@ namespace lockstep {
 using RowsDone = std::function<void(std::int64_t begin, std::int64_t end)>;
 
 /// An implementation of one convolution for one input shape. A pass is prepared before it is run.
-/// Tensors may have any row stride and are never empty. `scratch` is at least
-/// scratch_bytes(pass, strided) long, aligned to 64 bytes, and free again on return. The result of
-/// an image depends neither on the other images nor on the number of threads, and the gradient of
-/// the weights is the sum of the images' in the order of image_tree.h.
+/// Tensors may have any row stride, are of one type, which the implementation reads (engines.h),
+/// and are never empty. `scratch` is at least scratch_bytes(pass, strided) long, aligned to 64
+/// bytes, and free again on return. The result of an image depends neither on the other images nor
+/// on the number of threads, and the gradient of the weights is the sum of the images' in the order
+/// of image_tree.h.
 class Convolution {
  public:
   virtual ~Convolution() = default;
@@ -40,5 +42,22 @@ class Convolution {
   virtual void backward_weights(const Tensor& x, const Tensor& grad_y, float* grad_weight,
                                 void* scratch) = 0;
 };
+
+/// Memory of a copy in fp32, of whole cache lines.
+inline std::size_t copy_bytes(const Shape& shape) {
+  return (static_cast<std::size_t>(shape.elements()) * sizeof(float) + 63) / 64 * 64;
+}
+
+/// compute(x_copy, y_copy), by an implementation that takes fp32: what the pass reads is converted
+/// before it, what it writes after it. A copy may be the tensor itself.
+template <typename Compute>
+void with_copies(ConvPass pass, const Tensor& x, const Tensor& x_copy, const Tensor& y,
+                 const Tensor& y_copy, int threads, const Compute& compute) {
+  if (pass != ConvPass::kBackwardData) convert(x, x_copy, false, threads);
+  if (pass != ConvPass::kForward) convert(y, y_copy, false, threads);
+  compute(x_copy, y_copy);
+  if (pass == ConvPass::kForward) convert(y_copy, y, false, threads);
+  if (pass == ConvPass::kBackwardData) convert(x_copy, x, false, threads);
+}
 
 }  // namespace lockstep

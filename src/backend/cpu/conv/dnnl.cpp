@@ -20,6 +20,7 @@
 
 #include "backend/cpu/conv/dnnl_pass.h"
 #include "backend/cpu/conv/trial_values.h"
+#include "backend/cpu/map.h"
 #include "backend/cpu/parallel_for.h"
 #include "core/image_tree.h"
 #include "lockstep/core/check.h"
@@ -33,28 +34,32 @@ using Forward = dnnl::convolution_forward;
 using BackwardData = dnnl::convolution_backward_data;
 using BackwardWeights = dnnl::convolution_backward_weights;
 
-memory::desc describe(const memory::dims& dims, memory::format_tag tag) {
-  return {dims, memory::data_type::f32, tag};
+memory::desc describe(const memory::dims& dims, memory::format_tag tag,
+                      DType dtype = DType::kFloat32) {
+  const bool bf16 = dtype == DType::kBFloat16;
+  return {dims, bf16 ? memory::data_type::bf16 : memory::data_type::f32, tag};
 }
 
-/// What all passes are described by. The implementation chooses the weights' layout.
+/// What all passes are described by. The implementation chooses the weights' layout and that of
+/// their gradient, which is fp32 as the user's weights are.
 struct Description {
-  memory::desc x, weight_any, weight_oihw, bias, y;
+  memory::desc x, weight_any, gradient_any, weight_oihw, bias, y;
   memory::dims strides, dilations, padding;
 
-  Description(const ConvGeometry& g, const Shape& input) {
+  Description(const ConvGeometry& g, const Shape& input, DType dtype) {
     const Shape output = g.output_shape(input);
     x = describe({input.batch(), input.channels(), input.height(), input.width()},
-                 memory::format_tag::nhwc);
+                 memory::format_tag::nhwc, dtype);
     y = describe({output.batch(), output.channels(), output.height(), output.width()},
-                 memory::format_tag::nhwc);
+                 memory::format_tag::nhwc, dtype);
     bias = describe({g.out_channels}, memory::format_tag::x);
     memory::dims weight{g.out_channels, g.in_channels / g.groups, g.kernel_h, g.kernel_w};
     if (g.groups > 1) {
       weight.front() /= g.groups;
       weight.insert(weight.begin(), g.groups);
     }
-    weight_any = describe(weight, memory::format_tag::any);
+    weight_any = describe(weight, memory::format_tag::any, dtype);
+    gradient_any = describe(weight, memory::format_tag::any);
     weight_oihw =
         describe(weight, g.groups > 1 ? memory::format_tag::goihw : memory::format_tag::oihw);
     strides = {g.stride_h, g.stride_w};
@@ -96,34 +101,25 @@ BackwardWeights::primitive_desc describe_backward_weights(const Description& d,
                                                           const dnnl::engine& engine,
                                                           const Forward::primitive_desc& hint) {
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine,    kDirect,   d.x,  d.weight_any,     d.y, d.strides, d.dilations,
+  return {engine,    kDirect,   d.x,  d.gradient_any,   d.y, d.strides, d.dilations,
           d.padding, d.padding, hint, user_scratchpad()};
 #else
-  return {{kDirect, d.x, d.weight_any, d.y, d.strides, d.dilations, d.padding, d.padding},
+  return {{kDirect, d.x, d.gradient_any, d.y, d.strides, d.dilations, d.padding, d.padding},
           user_scratchpad(),
           engine,
           hint};
 #endif
 }
 
-void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride,
-               const Shape& shape, int threads) {
-  const std::int64_t rows = shape.rows();
-  const std::size_t bytes = static_cast<std::size_t>(shape.channels()) * sizeof(float);
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (std::int64_t r = 0; r < rows; ++r) {
-    std::memcpy(to + r * to_stride, from + r * from_stride, bytes);
-  }
-}
-
 /// Room for a dense copy.
-std::size_t dense_bytes(const Shape& shape) {
-  return (static_cast<std::size_t>(shape.elements()) * sizeof(float) + 63) / 64 * 64;
+std::size_t dense_bytes(const Shape& shape, DType dtype) {
+  return (static_cast<std::size_t>(shape.elements()) * size_of(dtype) + 63) / 64 * 64;
 }
 
-/// Elements from one image of a dense tensor to the next.
-std::int64_t image_floats(const Tensor& tensor) {
-  return tensor.shape.rows_per_sample() * tensor.shape.channels();
+/// From one image of a dense tensor to the next.
+std::int64_t image_bytes(const Tensor& tensor) {
+  return tensor.shape.rows_per_sample() * tensor.shape.channels() *
+         static_cast<std::int64_t>(size_of(tensor.dtype));
 }
 
 /// The gradient of the weights. oneDNN's own sum over a batch depends on the number of threads, and
@@ -131,12 +127,12 @@ std::int64_t image_floats(const Tensor& tensor) {
 /// gradients, in oneDNN's layout, go into a tree.
 class DnnlWeightGradient {
  public:
-  DnnlWeightGradient(const ConvGeometry& geometry, const Shape& input, int threads)
+  DnnlWeightGradient(const ConvGeometry& geometry, const Shape& input, int threads, DType dtype)
       : images_(input.batch()),
         threads_(static_cast<int>(std::min<std::int64_t>(threads, images_))),
         engine_(dnnl::engine::kind::cpu, 0),
         stream_(engine_),
-        image_(geometry, input.with_batch(1)),
+        image_(geometry, input.with_batch(1), dtype),
         desc_(describe()),
         pass_(BackwardWeights(desc_), engine_,
               {{DNNL_ARG_SRC, image_.x},
@@ -164,11 +160,12 @@ class DnnlWeightGradient {
     float* tree = take(image_tree_nodes(images_));
     for (std::int64_t first = 0; first < images_; first += wave_) {
       const std::int64_t count = std::min(wave_, images_ - first);
-      const std::int64_t x_image = image_floats(x), y_image = image_floats(grad_y);
       const std::array operands{
-          PassOperand{DNNL_ARG_SRC, x.floats() + first * x_image, x_image},
-          PassOperand{DNNL_ARG_DIFF_DST, grad_y.floats() + first * y_image, y_image},
-          PassOperand{DNNL_ARG_DIFF_WEIGHTS, gradients, floats_}};
+          PassOperand{DNNL_ARG_SRC, x.sample_range(first, count).data, image_bytes(x)},
+          PassOperand{DNNL_ARG_DIFF_DST, grad_y.sample_range(first, count).data,
+                      image_bytes(grad_y)},
+          PassOperand{DNNL_ARG_DIFF_WEIGHTS, gradients,
+                      floats_ * static_cast<std::int64_t>(sizeof(float))}};
       pass_.run(count, operands, pieces);
       add_to_tree(first, count, gradients, tree);
     }
@@ -229,6 +226,7 @@ class KnownBits {
   struct Problem {
     ConvGeometry geometry;
     Shape input;
+    DType dtype;
     ConvPass pass;
     int threads;
     friend bool operator==(const Problem&, const Problem&) = default;
@@ -250,9 +248,10 @@ class KnownBits {
 
 class DnnlConvolution final : public Convolution {
  public:
-  DnnlConvolution(const ConvGeometry& geometry, const Shape& input, int threads)
+  DnnlConvolution(const ConvGeometry& geometry, const Shape& input, int threads, DType dtype)
       : geometry_(geometry),
         threads_(threads),
+        dtype_(dtype),
         input_(input),
         output_(geometry.output_shape(input)),
         engine_(dnnl::engine::kind::cpu, 0),
@@ -268,13 +267,14 @@ class DnnlConvolution final : public Convolution {
         if (!backward_data_) backward_data_.emplace(make_backward_data());
         break;
       case ConvPass::kBackwardWeights:
-        if (!backward_weights_) backward_weights_.emplace(geometry_, input_, threads_);
+        if (!backward_weights_) backward_weights_.emplace(geometry_, input_, threads_, dtype_);
         break;
     }
   }
 
   std::size_t scratch_bytes(ConvPass pass, bool strided) const override {
-    const std::size_t copies = strided ? dense_bytes(input_) + dense_bytes(output_) : 0;
+    const std::size_t copies =
+        strided ? dense_bytes(input_, dtype_) + dense_bytes(output_, dtype_) : 0;
     switch (pass) {
       case ConvPass::kForward:
         return copies + forward_->scratch_bytes();
@@ -302,8 +302,7 @@ class DnnlConvolution final : public Convolution {
   void backward_weights(const Tensor& x, const Tensor& grad_y, float* grad_weight,
                         void* scratch) override {
     Pieces pieces(scratch);
-    const Tensor dense_x(const_cast<float*>(dense_input(x, pieces)), x.shape);
-    const Tensor dense_y(const_cast<float*>(dense_input(grad_y, pieces)), grad_y.shape);
+    const Tensor dense_x = dense_input(x, pieces), dense_y = dense_input(grad_y, pieces);
     backward_weights_->run(dense_x, dense_y, grad_weight, pieces);
   }
 
@@ -317,29 +316,27 @@ class DnnlConvolution final : public Convolution {
   void run(WeightedPass& pass, Named from, const float* weight, const float* bias, Named to,
            void* scratch) {
     Pieces pieces(scratch);
-    auto* reordered = static_cast<float*>(pieces.take(pass.main.bytes(DNNL_ARG_WEIGHTS)));
+    void* reordered = pieces.take(pass.main.bytes(DNNL_ARG_WEIGHTS));
     run_reorder(pass.reorder, weight, reordered, pieces, stream_);
-    const float* source = dense_input(from.tensor, pieces);
-    const Tensor& result = to.tensor;
-    float* dense = result.dense() ? result.floats()
-                                  : static_cast<float*>(pieces.take(dense_bytes(result.shape)));
+    const Tensor source = dense_input(from.tensor, pieces), result = dense(to.tensor, pieces);
     const std::array<PassOperand, 4> operands{{{DNNL_ARG_WEIGHTS, reordered, 0},
-                                               {from.id, source, image_floats(from.tensor)},
-                                               {to.id, dense, image_floats(result)},
+                                               {from.id, source.data, image_bytes(source)},
+                                               {to.id, result.data, image_bytes(result)},
                                                {DNNL_ARG_BIAS, bias, 0}}};
     const std::size_t count = bias != nullptr ? 4 : 3;
     pass.main.run(result.shape.batch(), {operands.data(), count}, pieces);
-    if (result.dense()) return;
-    copy_rows(dense, result.shape.channels(), result.floats(), result.row_stride, result.shape,
-              threads_);
+    convert(result, to.tensor, false, threads_);
   }
 
-  /// oneDNN's fast NHWC kernels want dense rows: others are copied.
-  const float* dense_input(const Tensor& tensor, Pieces& pieces) const {
-    if (tensor.dense()) return tensor.floats();
-    auto* copy = static_cast<float*>(pieces.take(dense_bytes(tensor.shape)));
-    copy_rows(tensor.floats(), tensor.row_stride, copy, tensor.shape.channels(), tensor.shape,
-              threads_);
+  /// oneDNN's fast NHWC kernels want dense rows: the tensor itself where its rows are, else room
+  /// for a copy.
+  static Tensor dense(const Tensor& tensor, Pieces& pieces) {
+    if (tensor.dense()) return tensor;
+    return {pieces.take(dense_bytes(tensor.shape, tensor.dtype)), tensor.shape, tensor.dtype};
+  }
+  Tensor dense_input(const Tensor& tensor, Pieces& pieces) const {
+    const Tensor copy = dense(tensor, pieces);
+    convert(tensor, copy, false, threads_);
     return copy;
   }
 
@@ -347,12 +344,12 @@ class DnnlConvolution final : public Convolution {
   /// former's bits would not be those of an image by itself on one thread.
   template <typename Describe, typename Make>
   WeightedPass make_pass(ConvPass pass, const Describe& describe, const Make& make) {
-    const Description batch(geometry_, input_);
+    const Description batch(geometry_, input_, dtype_);
     const auto of_batch = describe(batch);
     if (threads_ == 1 && input_.batch() == 1) return make(batch, of_batch, 0);
     WeightedPass by_image = [&] {
       const OneThread of_each_image;
-      const Description image(geometry_, input_.with_batch(1));
+      const Description image(geometry_, input_.with_batch(1), dtype_);
       const auto workers = static_cast<int>(std::min<std::int64_t>(threads_, input_.batch()));
       return make(image, describe(image), workers);
     }();
@@ -362,7 +359,7 @@ class DnnlConvolution final : public Convolution {
     if (depends_on_threads(of_batch) || (large && input_.batch() % threads_ == 0)) return by_image;
     WeightedPass whole = make(batch, of_batch, 0);
     static KnownBits known;  // replicas have the same convolutions
-    const KnownBits::Problem problem{geometry_, input_, pass, threads_};
+    const KnownBits::Problem problem{geometry_, input_, dtype_, pass, threads_};
     return known.same(problem, [&] { return same_bits(pass, whole, by_image); }) ? whole : by_image;
   }
 
@@ -376,21 +373,20 @@ class DnnlConvolution final : public Convolution {
     const int from_id = forward ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST;
     const int to_id = forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC;
     const float* bias = forward ? zero_bias_.data() : nullptr;
-    const TrialValues weight(geometry_.weight_elements(), 1),
-        operand(from.elements(), from.batch());
-    const TrialValues results(to.elements(), 0), one(to.with_batch(1).elements(), 0);
+    const TrialValues weight(geometry_.weight_elements());
+    const TrialValues operand(from.elements(), from.batch(), dtype_);
+    const TrialValues results(to.elements(), 0, dtype_);
+    const TrialValues one(to.with_batch(1).elements(), 0, dtype_);
     const std::size_t bytes = std::max(whole.scratch_bytes(), by_image.scratch_bytes());
     const TrialValues scratch(static_cast<std::int64_t>(bytes / sizeof(float) + 1), 0);
-    run(whole, {from_id, {operand.data(), from}}, weight.data(), bias,
-        {to_id, {results.data(), to}}, scratch.data());
-    run(by_image, {from_id, {operand.data(), from.with_batch(1)}}, weight.data(), bias,
-        {to_id, {one.data(), to.with_batch(1)}}, scratch.data());
-    const std::int64_t image = to.elements() / to.batch();
+    const Tensor all = results.tensor(to, dtype_), alone = one.tensor(to.with_batch(1), dtype_);
+    run(whole, {from_id, operand.tensor(from, dtype_)}, weight.floats(), bias, {to_id, all},
+        scratch.floats());
+    run(by_image, {from_id, operand.tensor(from.with_batch(1), dtype_)}, weight.floats(), bias,
+        {to_id, alone}, scratch.floats());
+    const auto image = static_cast<std::size_t>(image_bytes(alone));
     for (std::int64_t i = 0; i < to.batch(); ++i) {
-      const float* result = results.data() + i * image;
-      if (std::memcmp(result, one.data(), static_cast<std::size_t>(image) * sizeof(float)) != 0) {
-        return false;
-      }
+      if (std::memcmp(all.sample_range(i, 1).data, alone.data, image) != 0) return false;
     }
     return true;
   }
@@ -428,6 +424,7 @@ class DnnlConvolution final : public Convolution {
 
   const ConvGeometry geometry_;
   const int threads_;
+  const DType dtype_;
   const Shape input_, output_;
   dnnl::engine engine_;
   dnnl::stream stream_;
@@ -439,8 +436,27 @@ class DnnlConvolution final : public Convolution {
 }  // namespace
 
 std::unique_ptr<Convolution> make_dnnl_convolution(const ConvGeometry& geometry, const Shape& input,
-                                                   int threads) {
-  return std::make_unique<DnnlConvolution>(geometry, input, threads);
+                                                   int threads, DType dtype) {
+  return std::make_unique<DnnlConvolution>(geometry, input, threads, dtype);
+}
+
+bool dnnl_computes_bf16() {
+#ifdef __AVX512F__
+  static const bool computes = [] {
+    const Description description({.in_channels = 16, .out_channels = 16}, {1, 8, 8, 16},
+                                  DType::kBFloat16);
+    try {
+      const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+      describe_backward_weights(description, engine, describe_forward(description, engine));
+      return true;
+    } catch (const dnnl::error&) {
+      return false;
+    }
+  }();
+  return computes;
+#else
+  return false;  // it takes AVX-512
+#endif
 }
 
 std::string dnnl_version() {

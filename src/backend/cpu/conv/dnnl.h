@@ -8,10 +8,14 @@
 
 namespace lockstep {
 
-/// Any geometry, one batch size. Created on the thread that will use it, because oneDNN remembers
-/// the number of OpenMP threads.
+/// Any geometry, one batch size, tensors of this type. With bf16 tensors weights are rounded to
+/// bf16, too, and sums are fp32. Created on the thread that will use it, because oneDNN remembers
+/// the number of OpenMP threads. REQUIRES: dtype is fp32, or bf16 and dnnl_computes_bf16().
 std::unique_ptr<Convolution> make_dnnl_convolution(const ConvGeometry& geometry, const Shape& input,
-                                                   int threads);
+                                                   int threads, DType dtype);
+
+/// Whether oneDNN has convolutions of bf16 tensors on this processor.
+bool dnnl_computes_bf16();
 
 /// Version and instruction set, as results may depend on them: "oneDNN 2.6.0 avx2".
 std::string dnnl_version();

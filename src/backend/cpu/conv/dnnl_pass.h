@@ -120,8 +120,8 @@ using Arguments = std::vector<std::pair<int, memory::desc>>;
 /// it).
 struct PassOperand {
   int id;
-  const float* data;
-  std::int64_t image_stride;
+  const void* data;
+  std::int64_t image_bytes;
 };
 
 /// A pass over a batch: one primitive for all of it on all threads, or one that takes an image on
@@ -169,7 +169,9 @@ class BatchPass {
     dnnl::stream stream;
 
     void run(std::span<const PassOperand> operands, std::int64_t image) {
-      for (const auto& [id, data, stride] : operands) main.set(id, data + image * stride);
+      for (const auto& [id, data, bytes] : operands) {
+        main.set(id, static_cast<const std::byte*>(data) + image * bytes);
+      }
       main.run(stream);
     }
   };

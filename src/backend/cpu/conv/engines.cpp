@@ -81,7 +81,14 @@ constexpr ConvEngine bf16_products(const char* name) {
           .leads = always,
           .make = [](const ConvGeometry& geometry, const Shape& input,
                      int threads) { return make_bf16_convolution(geometry, input, threads, kBy); },
-          .rounds_to_bf16 = true};
+          .rounds_to_bf16 = true,
+          .bf16_tensors = true};
+}
+
+template <DType kTensors>
+std::unique_ptr<Convolution> make_dnnl(const ConvGeometry& geometry, const Shape& input,
+                                       int threads) {
+  return make_dnnl_convolution(geometry, input, threads, kTensors);
 }
 
 // In this order they are timed: of two that are nearly as fast the upper one is taken. oneDNN is
@@ -96,11 +103,23 @@ constexpr ConvEngine kEngines[] = {
     winograd<16>("winograd16"),
     matmul<8>("matmul8"),
     matmul<16>("matmul16"),
+    {.name = "onednn_bf16",
+     .can_compute = [](const ConvGeometry&, ConvPass) { return dnnl_computes_bf16(); },
+     .may_be_fastest =
+         [](const ConvGeometry&, const Shape&) {
+           return bf16::best_instructions() != bf16::Instructions::kAny;
+         },
+     .leads = never,
+     .make = make_dnnl<DType::kBFloat16>,
+     .one_batch = true,
+     .rounds_to_bf16 = true,
+     .fp32_tensors = false,
+     .bf16_tensors = true},
     {.name = kOneDnnConvolutions,
      .can_compute = [](const ConvGeometry&, ConvPass) { return true; },
      .may_be_fastest = [](const ConvGeometry&, const Shape&) { return true; },
      .leads = always,
-     .make = make_dnnl_convolution,
+     .make = make_dnnl<DType::kFloat32>,
      .fixed = true,
      .one_batch = true},
 };

@@ -28,10 +28,12 @@ struct ConvEngine {
                                        int threads);
   /// Whether kernels with fixed convolutions may take it; they take the first that can compute.
   bool fixed = false;
-  /// Whether it rounds the factors of its products to bf16.
-  bool rounds_to_bf16 = false;
   /// Whether what it makes serves batches of one size, whose rows are all complete at once.
   bool one_batch = false;
+  /// Whether it rounds the factors of its products to bf16.
+  bool rounds_to_bf16 = false;
+  /// Which tensors what it makes reads and writes.
+  bool fp32_tensors = true, bf16_tensors = false;
 };
 
 /// All, ours first.

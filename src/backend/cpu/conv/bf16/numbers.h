@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backend/bfloat16.h"
 #include "backend/cpu/simd.h"
 
 namespace lockstep::bf16 {
@@ -66,7 +67,22 @@ struct Avx512Bf16Rounding {
 };
 #endif
 
-/// to = the numbers of `count` floats.
+/// Lane i has number i of `low` in its lower half and that of `high` in its upper one.
+template <class Rounding>
+Words pairs(simd::Vec<kLanes> low, simd::Vec<kLanes> high) {
+  return Rounding::pairs(low, high);
+}
+/// The same of numbers that are bf16 in memory.
+template <class>
+Words pairs(Halves low, Halves high) {
+  return __builtin_convertvector(low, Words) | (__builtin_convertvector(high, Words) << 16);
+}
+
+/// to = the numbers of `count` values.
+template <class>
+void convert(const BFloat16* from, std::int64_t count, Number* to) {
+  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(Number));
+}
 template <class Rounding>
 void convert(const float* from, std::int64_t count, Number* to) {
   using simd::load;

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <type_traits>
 #include <vector>
 
 #include "backend/cpu/conv/bf16/products.h"
 #include "backend/cpu/conv/bf16/strip.h"
 #include "backend/cpu/conv/bf16/tiles.h"
+#include "backend/cpu/element.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::bf16 {
@@ -76,8 +78,8 @@ class StripProduct {
     }
   }
 
-  /// The rows of outputs that are this task's. `done`: told of them, counted over all images; or
-  /// null.
+  /// The rows of outputs that are this task's. `from` and `to` are of one type. `done`: told of
+  /// them, counted over all images; or null.
   void run(const Products& products, std::int64_t task, const Tensor& from, const Number* packed,
            const float* bias, const Tensor& to,
            const std::function<void(std::int64_t begin, std::int64_t end)>& done,
@@ -86,11 +88,13 @@ class StripProduct {
     const std::int64_t rows = std::min(rows_, strip_.out_height - first);
     auto* strip = reinterpret_cast<Number*>(memory);
     float* sums = memory + floats_of(strip_numbers(rows_));
-    fill(from, image, first, rows, strip);
-    if (strip_.put > 1) clear(to, image, first, rows);
-    for (std::int64_t column = 0; column < columns_; column += kGroup) {
-      multiply_panel(products, strip, packed, column, {image, first, rows}, bias, to, sums);
-    }
+    with_element_type(from.dtype, [&]<typename T>(T) {
+      fill<T>(from, image, first, rows, strip);
+      if (strip_.put > 1) clear<T>(to, image, first, rows);
+      for (std::int64_t column = 0; column < columns_; column += kGroup) {
+        multiply_panel<T>(products, strip, packed, column, {image, first, rows}, bias, to, sums);
+      }
+    });
     if (done) {
       const std::int64_t row = (image * strip_.out_height + first) * strip_.out_width;
       done(row, row + rows * strip_.out_width);
@@ -164,6 +168,7 @@ class StripProduct {
   }
 
   /// The strip that `rows` rows of outputs from `first` on read.
+  template <typename T>
   void fill(const Tensor& from, std::int64_t image, std::int64_t first, std::int64_t rows,
             Number* strip) const {
     const std::int64_t read = strip_.rows_read(rows), row_numbers = strip_.pitch * pixel_;
@@ -176,8 +181,7 @@ class StripProduct {
         std::fill_n(to, row_numbers, Number{0});
         continue;
       }
-      const float* line =
-          from.floats() + (image * strip_.in_height + y) * strip_.in_width * from.row_stride;
+      const T* line = row_of<const T>(from, (image * strip_.in_height + y) * strip_.in_width);
       if (dense && strip_.pitch == strip_.in_width) {
         convert<Rounding>(line, row_numbers, to);
         continue;
@@ -195,6 +199,7 @@ class StripProduct {
   }
 
   /// The rows of a result that are written in part.
+  template <typename T>
   void clear(const Tensor& to, std::int64_t image, std::int64_t first, std::int64_t rows) const {
     const std::int64_t height = to.shape.height(), width = to.shape.width();
     const std::int64_t begin = first * strip_.put;
@@ -202,17 +207,18 @@ class StripProduct {
         first + rows == strip_.out_height ? height : (first + rows) * strip_.put;
     for (std::int64_t r = (image * height + begin) * width; r < (image * height + end) * width;
          ++r) {
-      std::fill_n(to.floats() + r * to.row_stride, columns_, 0.0F);
+      std::fill_n(row_of<T>(to, r), columns_, T{});
     }
   }
 
+  template <typename T>
   void multiply_panel(const Products& products, const Number* strip, const Number* packed,
                       std::int64_t column, const Rows& rows, const float* bias, const Tensor& to,
                       float* sums) const {
     const std::int64_t outputs = strip_.outputs(rows.count), pitch = strip_.pitch;
     const std::int64_t count = std::min(kGroup, columns_ - column);
     const auto tiles = static_cast<int>(column_tiles(column));
-    const bool whole = count == tiles * kTile && bias == nullptr;
+    const bool whole = std::is_same_v<T, float> && count == tiles * kTile && bias == nullptr;
     const std::int64_t blocks = (step_count() + kStepsAtOnce - 1) / kStepsAtOnce;
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t begin = step_count() * block / blocks;
@@ -233,7 +239,8 @@ class StripProduct {
           const bool follow = (pitch == strip_.out_width && strip_.put == 1) ||
                               first % pitch + kTile <= strip_.out_width;
           const bool direct = whole && follow && first + kTile <= outputs;
-          product.c[tile] = direct ? place(rows, first, to) + column : sums + first * kGroup;
+          product.c[tile] = direct ? to.floats() + place(rows, first, to) * to.row_stride + column
+                                   : sums + first * kGroup;
           product.c_stride[tile] = direct ? strip_.put * to.row_stride : kGroup;
         }
         products.multiply(product);
@@ -245,25 +252,28 @@ class StripProduct {
           for (std::int64_t o = first; o < last; ++o) {
             if (o % pitch >= strip_.out_width) continue;
             write(sums + o * kGroup, count, bias == nullptr ? nullptr : bias + column,
-                  place(rows, o, to) + column);
+                  row_of<T>(to, place(rows, o, to)) + column);
           }
         }
       }
     }
   }
 
-  float* place(const Rows& rows, std::int64_t output, const Tensor& to) const {
+  /// The row of the result that an output is.
+  std::int64_t place(const Rows& rows, std::int64_t output, const Tensor& to) const {
     const std::int64_t y = (rows.first + output / strip_.pitch) * strip_.put;
     const std::int64_t x = output % strip_.pitch * strip_.put;
-    return to.floats() +
-           ((rows.image * to.shape.height() + y) * to.shape.width() + x) * to.row_stride;
+    return (rows.image * to.shape.height() + y) * to.shape.width() + x;
   }
 
-  static void write(const float* sums, std::int64_t count, const float* bias, float* to) {
+  template <typename T>
+  static void write(const float* sums, std::int64_t count, const float* bias, T* to) {
     if (bias == nullptr) {
-      std::memcpy(to, sums, static_cast<std::size_t>(count) * sizeof(float));
+#pragma omp simd
+      for (std::int64_t c = 0; c < count; ++c) to[c] = sums[c];
       return;
     }
+#pragma omp simd
     for (std::int64_t c = 0; c < count; ++c) to[c] = sums[c] + bias[c];
   }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "backend/cpu/conv/bf16/products.h"
 #include "backend/cpu/simd.h"
@@ -36,9 +37,17 @@ inline Vector load_channels(const float* from, std::int64_t count) {
   return count >= kTile ? simd::load<kTile>(from) : simd::load_partial<kTile>(from, count);
 }
 
+inline Halves load_channels(const BFloat16* from, std::int64_t count) {
+  Halves numbers{};
+  std::memcpy(&numbers, from, static_cast<std::size_t>(std::min(count, kTile)) * sizeof(Number));
+  return numbers;
+}
+
 /// The same from the `channel`-th of `channels` of a pixel, null for zeros.
-inline Vector load_pixel(const float* pixel, std::int64_t channel, std::int64_t channels) {
-  return pixel == nullptr ? Vector{} : load_channels(pixel + channel, channels - channel);
+template <typename T>
+auto load_pixel(const T* pixel, std::int64_t channel, std::int64_t channels) {
+  using Lanes = decltype(load_channels(pixel, channels));
+  return pixel == nullptr ? Lanes{} : load_channels(pixel + channel, channels - channel);
 }
 
 /// `count` values that lie `stride` apart, at most kTile of them.
