@@ -43,9 +43,9 @@ class Convolution {
                                 void* scratch) = 0;
 };
 
-/// Memory of a copy in fp32, of whole cache lines.
-inline std::size_t copy_bytes(const Shape& shape) {
-  return (static_cast<std::size_t>(shape.elements()) * sizeof(float) + 63) / 64 * 64;
+/// Memory of a dense copy, of whole cache lines.
+inline std::size_t copy_bytes(const Shape& shape, DType dtype = DType::kFloat32) {
+  return (static_cast<std::size_t>(shape.elements()) * size_of(dtype) + 63) / 64 * 64;
 }
 
 /// compute(x_copy, y_copy), by an implementation that takes fp32: what the pass reads is converted

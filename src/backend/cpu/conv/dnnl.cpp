@@ -111,11 +111,6 @@ BackwardWeights::primitive_desc describe_backward_weights(const Description& d,
 #endif
 }
 
-/// Room for a dense copy.
-std::size_t dense_bytes(const Shape& shape, DType dtype) {
-  return (static_cast<std::size_t>(shape.elements()) * size_of(dtype) + 63) / 64 * 64;
-}
-
 /// From one image of a dense tensor to the next.
 std::int64_t image_bytes(const Tensor& tensor) {
   return tensor.shape.rows_per_sample() * tensor.shape.channels() *
@@ -274,7 +269,7 @@ class DnnlConvolution final : public Convolution {
 
   std::size_t scratch_bytes(ConvPass pass, bool strided) const override {
     const std::size_t copies =
-        strided ? dense_bytes(input_, dtype_) + dense_bytes(output_, dtype_) : 0;
+        strided ? copy_bytes(input_, dtype_) + copy_bytes(output_, dtype_) : 0;
     switch (pass) {
       case ConvPass::kForward:
         return copies + forward_->scratch_bytes();
@@ -332,7 +327,7 @@ class DnnlConvolution final : public Convolution {
   /// for a copy.
   static Tensor dense(const Tensor& tensor, Pieces& pieces) {
     if (tensor.dense()) return tensor;
-    return {pieces.take(dense_bytes(tensor.shape, tensor.dtype)), tensor.shape, tensor.dtype};
+    return {pieces.take(copy_bytes(tensor.shape, tensor.dtype)), tensor.shape, tensor.dtype};
   }
   Tensor dense_input(const Tensor& tensor, Pieces& pieces) const {
     const Tensor copy = dense(tensor, pieces);
