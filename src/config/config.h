@@ -59,7 +59,6 @@ struct RunOptions {
   DType precision = DType::kFloat32;
   double loss_scale = 65536;
   bool tf32 = true;
-  bool bf16_convolutions = false;
   bool portable = false;
   TransportKind transport = TransportKind::kAuto;
   GradientExchangeKind gradient_exchange = GradientExchangeKind::kAuto;
@@ -114,10 +113,6 @@ struct RunOptions {
     v("tf32", tf32,
       "fp32 convolutions use TF32 where the GPU has it, as PyTorch's do (cuda); false: exact fp32",
       {.former_default = "false"});
-    v("bf16_convolutions", bf16_convolutions,
-      "convolutions round their factors to bf16 and add in fp32, where the processor multiplies "
-      "bf16: AMX, AVX512-BF16 (cpu)",
-      {.written = bf16_convolutions});
     v("portable", portable, "the same bits on every x86-64 processor with AVX2 (cpu; slower)",
       {.written = portable});
     v("transport", transport, "of BatchNorm statistics: auto, host, event (cuda), nccl (cuda)",

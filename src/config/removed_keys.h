@@ -12,9 +12,14 @@ struct RemovedKey {
   std::string_view instead;  // a hint: what to do about it
 };
 
-/// A key goes here only if it never changed weights or metrics: a run resumes without it.
+/// A key goes here only if it never changed more than how numbers are rounded: a run resumes
+/// without it.
 constexpr RemovedKey kRemovedKeys[] = {
     {"run.metrics_file", "leave it out: scalars.json and timing.jsonl of the run have its numbers"},
+    {"run.bf16_convolutions",
+     "write `precision = \"bf16\"`: convolutions of bf16 tensors multiply bf16 numbers where that "
+     "is "
+     "faster"},
 };
 
 /// Null where there was no such key.

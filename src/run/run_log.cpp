@@ -96,12 +96,9 @@ std::vector<spdlog::sink_ptr> sinks_for(const RunFolder& folder, Console console
 
 std::string convolutions_of(const RunDescription& run) {
   if (run.tf32) return " with TF32 convolutions (run.tf32 = false: exact fp32)";
-  const bool stored = !run.threads.empty() && run.config.run.precision == DType::kBFloat16;
-  if (run.bf16_products.empty()) {
-    return stored ? " of activations in memory, arithmetic in fp32" : "";
-  }
-  return fmt::format(" with bf16 convolutions, by {}{}", run.bf16_products,
-                     stored ? "" : " (run.bf16_convolutions = false: exact fp32)");
+  if (run.threads.empty() || run.config.run.precision != DType::kBFloat16) return "";
+  if (run.bf16_products.empty()) return " of activations in memory, arithmetic in fp32";
+  return fmt::format(" with bf16 convolutions, by {}", run.bf16_products);
 }
 
 }  // namespace

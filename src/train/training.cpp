@@ -50,21 +50,11 @@ std::string with_section(const std::string& text) {
 }
 
 void begin_computing(const Config& config, const std::vector<Device>& devices) {
-  const auto only_cpu = [&](bool option, const char* key, const char* instead) {
-    for (const Device& device : devices) {
-      if (!option || device.kind == DeviceKind::kCpu) continue;
-      throw ConfigError(concat(key, " = true is for CPU devices, got ", to_string(device),
-                               "; choose -d cpu:N, or leave ", key, " out", instead));
-    }
-  };
-  only_cpu(config.run.bf16_convolutions, "run.bf16_convolutions",
-           ": on GPUs there are run.tf32 and run.precision");
-  only_cpu(config.run.portable, "run.portable", "");
   if (!config.run.portable) return;
-  if (config.run.bf16_convolutions) {
-    throw ConfigError(
-        "run.portable = true gives the same bits on every processor, and run.bf16_convolutions = "
-        "true what the processor's own bf16 instructions give; leave one of them out");
+  for (const Device& device : devices) {
+    if (device.kind == DeviceKind::kCpu) continue;
+    throw ConfigError(concat("run.portable = true is for CPU devices, got ", to_string(device),
+                             "; choose -d cpu:N, or leave run.portable out"));
   }
   use_cpu_kernels("portable");
 }
@@ -102,7 +92,6 @@ DataParallelOptions replica_options(const Config& config, const std::vector<Devi
     options.loss_scale = LossScaleOptions{.initial = static_cast<float>(config.run.loss_scale)};
   }
   options.backend.tf32 = config.run.tf32;
-  options.backend.bf16_convolutions = config.run.bf16_convolutions;
   options.communicator.transport = config.run.transport;
   options.cuda_graph = config.run.cuda_graph;
   options.gradient_exchange.kind = config.run.gradient_exchange;

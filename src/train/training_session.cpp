@@ -43,7 +43,7 @@ std::string describe_processes(const RankLayout& layout) {
 
 /// What multiplies bf16 numbers, where CPU devices may; else empty.
 std::string bf16_products(const RunOptions& run, const Device& device) {
-  const bool may = run.bf16_convolutions || run.precision == DType::kBFloat16;
+  const bool may = run.precision == DType::kBFloat16;
   return may && device.kind == DeviceKind::kCpu ? cpu_kernels().bf16_products() : "";
 }
 
@@ -84,11 +84,6 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
     load_initial_weights();
     warn_of_few_values();
   }
-  if (config.run.bf16_convolutions && bf16_products(config.run, devices.front()).empty()) {
-    warnings.push_back(concat("run.bf16_convolutions = true changes nothing here: the kernels '",
-                              cpu_kernels().name, "' on this processor do not multiply bf16 ",
-                              "numbers; it takes 'avx512' and AMX or AVX512-BF16"));
-  }
   world.on_first([this] { data->write(folder.data()); });
   if (fault.active()) warnings.push_back("faults are injected (LOCKSTEP_FAULT)");
 }
@@ -109,8 +104,7 @@ void TrainingSession::check_processes() {
   if (const auto other = world.first_to_differ(bf16_by)) {
     throw ConfigError(concat(layout.describe(*other), " does not multiply bf16 numbers by what ",
                              layout.describe(0), " does (", bf16_by.empty() ? "nothing" : bf16_by,
-                             "); leave run.bf16_convolutions and run.precision out, or take ",
-                             "processors that are alike"));
+                             "); leave run.precision out, or take processors that are alike"));
   }
   if (const auto other = world.first_to_differ(cpu_kernels().name)) {
     throw ConfigError(concat(layout.describe(*other), " computes with other instructions than ",

@@ -281,7 +281,7 @@ TEST_CASE("every implementation takes tensors of any row stride") {
       CAPTURE(std::string(c.name));
       CAPTURE(std::string(engine.name));
       Setup s(c);
-      if (engine.rounds_to_bf16) {
+      if (engine.tensors == DType::kBFloat16) {
         for (Values* values : {&s.x, &s.weight, &s.grad_y})
           *values = stored_values(DType::kBFloat16, *values);
       }
@@ -290,7 +290,7 @@ TEST_CASE("every implementation takes tensors of any row stride") {
       const Operand weight(*backend, s.weight_shape, s.weight),
           bias(*backend, {1, g.out_channels}, s.bias);
       const Operand y(*backend, s.out, c.margins), grad_x(*backend, s.in, c.margins);
-      const TypedBackend on(*backend, engine.fp32_tensors ? DType::kFloat32 : DType::kBFloat16);
+      const TypedBackend on(*backend, engine.tensors);
       const Operand x1(on, s.in, s.x, c.margins), grad_y1(on, s.out, s.grad_y, c.margins);
       const Operand y1(on, s.out, c.margins), grad_x1(on, s.in, c.margins);
       const Operand grad_w(*backend, s.weight_shape, s.weight),

@@ -9,6 +9,7 @@
 
 #include "backend/conv/autotuner.h"
 #include "backend/cpu/conv/choice.h"
+#include "backend/cpu_kernels.h"
 #include "backend/operand.h"
 #include "core/image_tree.h"
 #include "support/storage_type.h"
@@ -52,8 +53,8 @@ const ConvEngine& onednn() { return *find_conv_engine("onednn"); }
 
 /// The name of the choice.
 std::string chosen(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
-                   ConvBf16 bf16 = ConvBf16::kNothing) {
-  return choose_conv_engine(geometry, input, pass, bf16).name;
+                   DType dtype = DType::kFloat32) {
+  return choose_conv_engine(geometry, input, pass, dtype).name;
 }
 
 struct EngineResults {
@@ -74,35 +75,24 @@ struct EngineProblem {
         grad_y(random_values(out, 3)) {}
 };
 
-/// The types of tensors that the engine reads, fp32 first.
-std::vector<DType> tensors_of(const ConvEngine& engine) {
-  std::vector<DType> types;
-  if (engine.fp32_tensors) types.push_back(DType::kFloat32);
-  if (engine.bf16_tensors) types.push_back(DType::kBFloat16);
-  return types;
-}
-
-/// The passes over images [first, first + count) of the problem that the engine can compute, on
-/// tensors of this type; no values of the others.
-EngineResults compute_on(DType dtype, const ConvEngine& engine, const EngineProblem& p, int threads,
-                         std::int64_t first, std::int64_t count, const Margins& margins = {}) {
+/// The passes over images [first, first + count) of the problem that the engine can compute; no
+/// values of the others.
+EngineResults compute(const ConvEngine& engine, const EngineProblem& p, int threads,
+                      std::int64_t first, std::int64_t count) {
   const auto backend = make_backend(Device{}, threads);
-  const TypedBackend on(*backend, dtype);
+  const TypedBackend on(*backend, engine.tensors);
   omp_set_num_threads(threads);  // as ConvCache does: oneDNN asks for it
   const auto convolution = engine.make(p.geometry, p.in.with_batch(count), threads);
-  const Operand x(on, p.in, p.x, margins), grad_y(on, p.out, p.grad_y, margins);
-  const Operand y(on, p.out.with_batch(count), margins);
-  const Operand grad_x(on, p.in.with_batch(count), margins);
+  const Operand x(on, p.in, p.x), grad_y(on, p.out, p.grad_y);
+  const Operand y(on, p.out.with_batch(count)), grad_x(on, p.in.with_batch(count));
   const Operand grad_weight(*backend, p.geometry.weight_shape(), Values(p.weight.size(), 0.0F));
   const Tensor part_x = x.tensor().sample_range(first, count);
   const Tensor part_grad_y = grad_y.tensor().sample_range(first, count);
   const auto run = [&](ConvPass pass, const Operand& result, const auto& body) {
     if (!engine.can_compute(p.geometry, pass)) return Values();
     convolution->prepare(pass);
-    const bool strided = !x.tensor().dense();
-    const Storage scratch = backend->allocate(convolution->scratch_bytes(pass, strided));
+    const Storage scratch = backend->allocate(convolution->scratch_bytes(pass, false));
     body(scratch.data());
-    CHECK(result.margins_untouched());
     return result.get();
   };
   return {run(ConvPass::kForward, y,
@@ -116,11 +106,6 @@ EngineResults compute_on(DType dtype, const ConvEngine& engine, const EngineProb
           run(ConvPass::kBackwardWeights, grad_weight, [&](void* scratch) {
             convolution->backward_weights(part_x, part_grad_y, grad_weight.floats(), scratch);
           })};
-}
-
-EngineResults compute(const ConvEngine& engine, const EngineProblem& p, int threads,
-                      std::int64_t first, std::int64_t count) {
-  return compute_on(tensors_of(engine).front(), engine, p, threads, first, count);
 }
 
 template <typename Check>
@@ -212,39 +197,23 @@ TEST_CASE("the tree over images has the order of its definition for any number o
 /// The largest relative error of the passes that the engine can compute, against oneDNN's, without
 /// the rounding of results to the engine's tensors.
 double disagreement(const ConvEngine& engine, const EngineProblem& p) {
-  const DType dtype = tensors_of(engine).front();
   const EngineResults expected = compute(onednn(), p, 1, 0, 2);
   const EngineResults results = compute(engine, p, 1, 0, 2);
   double error = relative_error(results.grad_weight, widen(expected.grad_weight));
   if (!results.y.empty()) {
-    error = std::max(error, relative_error(results.y, widen(expected.y), dtype));
+    error = std::max(error, relative_error(results.y, widen(expected.y), engine.tensors));
   }
   if (!results.grad_x.empty()) {
-    error = std::max(error, relative_error(results.grad_x, widen(expected.grad_x), dtype));
+    error = std::max(error, relative_error(results.grad_x, widen(expected.grad_x), engine.tensors));
   }
   return error;
-}
-
-TEST_CASE("tensors in bf16 give the bits of copies of them in fp32, rounded at the end") {
-  for_each_engine_and_case([](const ConvEngine& engine, const EngineCase& c) {
-    if (tensors_of(engine).size() < 2) return;
-    EngineProblem p(c, 3);
-    for (Values* values : {&p.x, &p.grad_y}) *values = stored_values(DType::kBFloat16, *values);
-    const EngineResults copies = compute(engine, p, 1, 0, 3);
-    for (const Margins& margins : {Margins{}, Margins{3, 5}}) {
-      const EngineResults results = compute_on(DType::kBFloat16, engine, p, 2, 0, 3, margins);
-      CHECK(results.y == stored_values(DType::kBFloat16, copies.y));
-      CHECK(results.grad_x == stored_values(DType::kBFloat16, copies.grad_x));
-      CHECK(results.grad_weight == copies.grad_weight);
-    }
-  });
 }
 
 TEST_CASE("the implementations agree as far as their rounding allows") {
   for_each_engine_and_case([](const ConvEngine& engine, const EngineCase& c) {
     if (&engine == &onednn()) return;
     EngineProblem p(c, 2);
-    if (engine.rounds_to_bf16) {
+    if (engine.tensors == DType::kBFloat16) {
       const double rounded = disagreement(engine, p);
       CHECK(rounded > 1e-4);
       CHECK(rounded < 0x1p-7);
@@ -256,7 +225,7 @@ TEST_CASE("the implementations agree as far as their rounding allows") {
   });
 }
 
-TEST_CASE("products of bf16 numbers round their factors to the nearest, ties to even") {
+TEST_CASE("convolutions of bf16 tensors round weights to the nearest number, ties to even") {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::pair<float, float>> known{{1.0F, 1.0F},
@@ -268,29 +237,39 @@ TEST_CASE("products of bf16 numbers round their factors to the nearest, ties to 
                                                    {-kInfinity, -kInfinity},
                                                    {kNotANumber, kNotANumber},
                                                    {0.0F, 0.0F}};
-  for (const ConvEngine& engine : conv_engines()) {
-    const ConvGeometry g = same_padding_conv(1, 1, 1, 1);
-    if (!engine.rounds_to_bf16 || !engine.fp32_tensors) continue;
-    if (!engine.can_compute(g, ConvPass::kForward)) continue;
-    CAPTURE(std::string(engine.name));
-    const Shape shape{1, 1, static_cast<std::int64_t>(known.size()), 1};
-    Values x;
-    for (const auto& [value, rounded] : known) x.push_back(value);
-    const auto backend = make_backend(Device{}, 1);
-    const Operand input(*backend, shape, x), output(*backend, shape);
-    const auto convolution = engine.make(g, shape, 1);
-    const Storage scratch =
-        backend->allocate(convolution->scratch_bytes(ConvPass::kForward, false));
-    const float one = 1;
-    convolution->forward(input.tensor(), &one, nullptr, output.tensor(), scratch.data());
-    const Values y = output.get();
+  Values weights;
+  for (const auto& [value, rounded] : known) weights.push_back(value);
+  const auto count = static_cast<std::int64_t>(known.size());
+  const auto check = [&](const Values& rounded) {
     for (std::size_t i = 0; i < known.size(); ++i) {
       CAPTURE(known[i].first);
       if (std::isnan(known[i].second)) {
-        CHECK(std::isnan(y[i]));
+        CHECK(std::isnan(rounded[i]));
       } else {
-        CHECK(y[i] == known[i].second);
+        CHECK(rounded[i] == known[i].second);
       }
+    }
+  };
+  for (const ConvEngine& engine : conv_engines()) {
+    if (engine.tensors != DType::kBFloat16) continue;
+    // They lie next to one another, from one channel to many, and a row apart, from many to one.
+    for (const ConvGeometry& g :
+         {same_padding_conv(1, count, 1, 1), same_padding_conv(count, 1, 1, 1)}) {
+      if (!engine.can_compute(g, ConvPass::kForward)) continue;
+      CAPTURE(std::string(engine.name));
+      const auto backend = make_backend(Device{}, 1);
+      const TypedBackend on(*backend, engine.tensors);
+      const auto convolution = engine.make(g, {1, 1, 1, g.in_channels}, 1);
+      const ConvPass pass = g.in_channels == 1 ? ConvPass::kForward : ConvPass::kBackwardData;
+      const Operand one(on, Shape{1, 1, 1, 1}, Values{1.0F}), all(on, Shape{1, 1, 1, count});
+      convolution->prepare(pass);
+      const Storage scratch = backend->allocate(convolution->scratch_bytes(pass, false));
+      if (pass == ConvPass::kForward) {
+        convolution->forward(one.tensor(), weights.data(), nullptr, all.tensor(), scratch.data());
+      } else {
+        convolution->backward_data(one.tensor(), weights.data(), all.tensor(), scratch.data());
+      }
+      check(all.get());
     }
   }
 }
@@ -336,18 +315,14 @@ TEST_CASE("a convolution that normalises gives the bits of one and a BatchNorm b
   for_each_engine_and_case([](const ConvEngine& engine, const EngineCase& c) {
     const WithVariable forced("LOCKSTEP_CONVOLUTION", std::string(engine.name));
     const EngineProblem p(c, 2);
-    const BackendOptions options{.bf16_convolutions = engine.rounds_to_bf16};
-    const auto one = make_backend(Device{}, 1, options), three = make_backend(Device{}, 3, options);
-    for (const DType dtype : tensors_of(engine)) {
-      CAPTURE(std::string(to_string(dtype)));
-      for (const int bits : {0, 1, 2, 3, 4, 7}) {
-        CAPTURE(bits);
-        const InferenceProblem problem{p, (bits & 4) != 0 ? Margins{3, 5} : Margins{},
-                                       (bits & 1) != 0, (bits & 2) != 0};
-        const Values expected = problem.compute(*one, dtype, false);
-        CHECK(problem.compute(*one, dtype, true) == expected);
-        CHECK(problem.compute(*three, dtype, true) == expected);
-      }
+    const auto one = make_backend(Device{}, 1), three = make_backend(Device{}, 3);
+    for (const int bits : {0, 1, 2, 3, 4, 7}) {
+      CAPTURE(bits);
+      const InferenceProblem problem{p, (bits & 4) != 0 ? Margins{3, 5} : Margins{},
+                                     (bits & 1) != 0, (bits & 2) != 0};
+      const Values expected = problem.compute(*one, engine.tensors, false);
+      CHECK(problem.compute(*one, engine.tensors, true) == expected);
+      CHECK(problem.compute(*three, engine.tensors, true) == expected);
     }
   });
 }
@@ -374,32 +349,26 @@ TEST_CASE("the user's implementation is taken wherever it can compute") {
   CHECK_THROWS_AS(chosen(undilated, image, ConvPass::kForward), ConfigError);
 }
 
-TEST_CASE("nothing is rounded to bf16 that may not be") {
+TEST_CASE("convolutions of bf16 tensors alone are candidates that round weights to bf16") {
   const Shape image{1, 12, 14, 32};
   for (const std::int64_t kernel : {1, 3}) {
     const ConvGeometry g = same_padding_conv(32, 32, kernel, 1);
     for (const ConvPass pass :
          {ConvPass::kForward, ConvPass::kBackwardData, ConvPass::kBackwardWeights}) {
       for (const ConvEngine* engine : conv_candidates(g, image, pass)) {
-        CHECK(!engine->rounds_to_bf16);
+        CHECK(engine->tensors == DType::kFloat32);
       }
-      // What is allowed is the first where the processor gains by it, and nothing else is new, but
-      // oneDNN where tensors are bf16.
-      for (const ConvBf16 bf16 : {ConvBf16::kFactors, ConvBf16::kTensors}) {
-        auto allowed = conv_candidates(g, image, pass, bf16);
-        const bool gains = allowed.front()->rounds_to_bf16;
-        const bool onednn =
-            bf16 == ConvBf16::kTensors && find_conv_engine("onednn_bf16")->can_compute(g, pass);
-        const auto rounding =
-            std::erase_if(allowed, [](const ConvEngine* engine) { return engine->rounds_to_bf16; });
-        CHECK(rounding == (!gains ? 0U : onednn ? 2U : 1U));
-        CHECK(allowed == conv_candidates(g, image, pass));
-        const WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16");
-        CHECK(chosen(g, image, pass, bf16) == "bf16");
-      }
+      // Nothing else is new, and they are new where the processor gains by them.
+      auto candidates = conv_candidates(g, image, pass, DType::kBFloat16);
+      const auto rounding = std::erase_if(
+          candidates, [](const ConvEngine* engine) { return engine->tensors == DType::kBFloat16; });
+      const bool gains = !cpu_kernels().bf16_products().empty();
+      const bool onednn = find_conv_engine("onednn_bf16")->can_compute(g, pass);
+      CHECK(rounding == (!gains ? 0U : onednn ? 2U : 1U));
+      CHECK(candidates == conv_candidates(g, image, pass));
       const WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16");
-      CHECK_THROWS_WITH_AS(chosen(g, image, pass), doctest::Contains("run.bf16_convolutions"),
-                           ConfigError);
+      CHECK(chosen(g, image, pass, DType::kBFloat16) == "bf16");
+      CHECK_THROWS_WITH_AS(chosen(g, image, pass), doctest::Contains("run.precision"), ConfigError);
     }
   }
 }

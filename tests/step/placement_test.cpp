@@ -86,26 +86,6 @@ TEST_CASE("placement: sync comes to the same bytes on any devices and threads") 
   }
 }
 
-TEST_CASE("placement: convolutions in bf16 come to the same bytes on any devices and threads") {
-  const WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16,onednn");
-  const auto rounded = [](int ranks) {
-    DataParallelOptions options = placed_options(ranks, Sgd{});
-    options.backend.bf16_convolutions = true;
-    return trained_in_steps(options);
-  };
-  const Placed whole = rounded(1);
-  for (const int ranks : {2, 3, 8, 11}) {
-    CAPTURE(ranks);
-    CHECK((rounded(ranks) == whole));
-  }
-  {
-    const Threads limit(16);
-    CHECK((rounded(3) == whole));
-  }
-  const WithVariable exact("LOCKSTEP_CONVOLUTION", "");
-  CHECK(!(trained_in_steps(placed_options(1, Sgd{})) == whole));
-}
-
 TEST_CASE("placement: activations in bf16 come to the same bytes on any devices and threads") {
   const auto narrow = [](int ranks, int accumulate = 1) {
     DataParallelOptions options = placed_options(ranks, Sgd{});
@@ -114,21 +94,25 @@ TEST_CASE("placement: activations in bf16 come to the same bytes on any devices 
     options.accumulated_statistics = MicroBatches::kTogether;
     return options;
   };
-  const Placed whole = trained_in_steps(narrow(1));
-  CHECK(DataParallel(narrow(3)).placement_obstacle().empty());
-  for (const int ranks : {2, 3, 8, 11}) {
-    CAPTURE(ranks);
-    CHECK((trained_in_steps(narrow(ranks)) == whole));
-  }
-  CHECK((trained_in_steps(narrow(2, 4)) == whole));
-  for (const int threads : {1, 16}) {
-    CAPTURE(threads);
-    const Threads limit(threads);
-    CHECK((trained_in_steps(narrow(3)) == whole));
-  }
   const Placed wide = trained_in_steps(placed_options(1, Sgd{}));
-  CHECK_FALSE(wide == whole);
-  CHECK(distance(wide.outcome.parameters, whole.outcome.parameters) < 0.02);
+  for (const char* convolutions : {"", "bf16,onednn"}) {  // with bf16 products, on any processor
+    const WithVariable forced("LOCKSTEP_CONVOLUTION", convolutions);
+    CAPTURE(std::string(convolutions));
+    const Placed whole = trained_in_steps(narrow(1));
+    CHECK(DataParallel(narrow(3)).placement_obstacle().empty());
+    for (const int ranks : {2, 3, 8, 11}) {
+      CAPTURE(ranks);
+      CHECK((trained_in_steps(narrow(ranks)) == whole));
+    }
+    CHECK((trained_in_steps(narrow(2, 4)) == whole));
+    for (const int threads : {1, 16}) {
+      CAPTURE(threads);
+      const Threads limit(threads);
+      CHECK((trained_in_steps(narrow(3)) == whole));
+    }
+    CHECK_FALSE(wide == whole);
+    CHECK(distance(wide.outcome.parameters, whole.outcome.parameters) < 0.02);
+  }
 }
 
 TEST_CASE("placement: a clipped gradient and frozen parameters") {

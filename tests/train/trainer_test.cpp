@@ -109,33 +109,30 @@ TEST_CASE("events: header first, one bn line per layer and log step, end last") 
   CHECK(layers == 6);
 }
 
-TEST_CASE("bf16 convolutions: the run says by what, or that nothing is there for them") {
+TEST_CASE("bf16: the run says by what its numbers are multiplied, or that they are only stored") {
   const std::string products = cpu_kernels().bf16_products();
   const Runs runs;
-  const test::WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16,onednn");  // on any processor
-  train(runs.request("a", {"run.bf16_convolutions=true"}));
-  const std::string log = read_text(runs.folder("a").log());
-  const auto said = [&](const std::string& words) { return log.find(words) != std::string::npos; };
-  CHECK(said("with bf16 convolutions, by " + products) == !products.empty());
-  CHECK(said("run.bf16_convolutions = true changes nothing here") == products.empty());
-  CHECK(lines_of(runs.folder("a").events()).front().at("bf16_products") == products);
-  CHECK(load_config(runs.folder("a").config(), {}).run.bf16_convolutions);
-  const test::WithVariable exact("LOCKSTEP_CONVOLUTION", "onednn");
-  train(runs.request("b"));
-  CHECK(lines_of(runs.folder("b").events()).front().at("bf16_products") == "");
-  CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.losses !=
-        load_checkpoint(runs.folder("b").checkpoint("last")).state.losses);
-  train(runs.request("d", {"run.precision=bf16"}));
-  const std::string stored = read_text(runs.folder("d").log());
-  CHECK(stored.find(products.empty()
-                        ? "activations in memory, arithmetic in fp32"
-                        : "with bf16 convolutions, by " + products) != std::string::npos);
-  CHECK_THROWS_WITH_AS(
-      train(runs.request("c", {"run.bf16_convolutions=true", "run.portable=true"})),
-      doctest::Contains("leave one of them out"), ConfigError);
-  CHECK_THROWS_WITH_AS(begin_computing(runs.request("d", {"run.bf16_convolutions=true"}).config,
+  const auto losses = [&](const char* name) {
+    return load_checkpoint(runs.folder(name).checkpoint("last")).state.losses;
+  };
+  train(runs.request("exact"));
+  CHECK(lines_of(runs.folder("exact").events()).front().at("bf16_products") == "");
+  const test::WithVariable stored("LOCKSTEP_CONVOLUTION", "onednn");
+  train(runs.request("stored", {"run.precision=bf16"}));
+  const std::string log = read_text(runs.folder("stored").log());
+  CHECK(log.find(products.empty() ? "activations in memory, arithmetic in fp32"
+                                  : "with bf16 convolutions, by " + products) != std::string::npos);
+  CHECK(lines_of(runs.folder("stored").events()).front().at("bf16_products") == products);
+  CHECK(losses("stored") != losses("exact"));
+  const test::WithVariable multiplied("LOCKSTEP_CONVOLUTION", "bf16,onednn");  // on any processor
+  train(runs.request("multiplied", {"run.precision=bf16"}));
+  CHECK(losses("multiplied") != losses("stored"));
+}
+
+TEST_CASE("run.portable = true is for CPU devices") {
+  CHECK_THROWS_WITH_AS(begin_computing(Runs().request("a", {"run.portable=true"}).config,
                                        {Device{DeviceKind::kCuda, 0}}),
-                       doctest::Contains("on GPUs there are run.tf32 and run.precision"),
+                       doctest::Contains("choose -d cpu:N, or leave run.portable out"),
                        ConfigError);
 }
 

@@ -121,10 +121,6 @@ struct BackendOptions {
   /// Whether convolutions of fp32 tensors may round their operands to TF32's 10 bits (CUDA only).
   /// As of the program (run.tf32) and of PyTorch's convolutions; false: exact fp32.
   bool tf32 = true;
-  /// Whether convolutions of fp32 tensors on CPU devices may round the factors of their products to
-  /// bf16, where the processor multiplies such numbers (AMX, AVX512-BF16): sums and tensors stay
-  /// fp32. Convolutions of bf16 tensors may always.
-  bool bf16_convolutions = false;
   /// Whether a GPU keeps sums image by image (Backend::sums_by_image) and computes convolutions
   /// image by image, too, so that nothing of an image depends on how many there are. It then takes
   /// a launch for each image where it would take one for all. CPU devices always do.

@@ -90,9 +90,10 @@ class ConvolutionOperations {
   /// computes gradients in another order or type converts all of them here, at once.
   virtual void finish_conv2d_gradients() {}
   /// Whether conv2d_inference saves a pass over memory for this convolution of an input of this
-  /// shape. A BatchNorm's y behind it may then be its x, too.
-  virtual bool normalizes_in_convolution(const ConvGeometry& geometry, const Shape& input) const {
-    static_cast<void>(geometry), static_cast<void>(input);
+  /// shape and type. A BatchNorm's y behind it may then be its x, too.
+  virtual bool normalizes_in_convolution(const ConvGeometry& geometry, const Shape& input,
+                                         DType dtype) const {
+    static_cast<void>(geometry), static_cast<void>(input), static_cast<void>(dtype);
     return false;
   }
   /// conv2d_forward to `normalization.y`, which is then normalised where it lies, with the bits of

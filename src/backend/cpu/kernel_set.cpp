@@ -34,9 +34,9 @@ void limit_onednn() {
 #endif
 }
 
-std::unique_ptr<Backend> make(const Device& device, int threads, const BackendOptions& options) {
+std::unique_ptr<Backend> make(const Device& device, int threads) {
   limit_onednn();
-  return std::make_unique<CpuBackend>(device, threads, options);
+  return std::make_unique<CpuBackend>(device, threads);
 }
 
 std::string machine() {

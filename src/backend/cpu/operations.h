@@ -42,8 +42,7 @@ class CpuContext {
 
 class CpuConvolutions final : public ConvolutionOperations {
  public:
-  /// `bf16_factors`: BackendOptions::bf16_convolutions.
-  CpuConvolutions(CpuContext& cpu, bool bf16_factors);
+  explicit CpuConvolutions(CpuContext& cpu);
   ~CpuConvolutions() override;
 
   /// What choices between implementations hold for: the processor, and the libraries that compute.
@@ -60,7 +59,8 @@ class CpuConvolutions final : public ConvolutionOperations {
                             const Tensor& grad_x) override;
   void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
                                float* grad_weight, float* grad_bias) override;
-  bool normalizes_in_convolution(const ConvGeometry& geometry, const Shape& input) const override;
+  bool normalizes_in_convolution(const ConvGeometry& geometry, const Shape& input,
+                                 DType dtype) const override;
   void conv2d_inference(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                         const float* bias, const BatchNormInference& normalization) override;
 

@@ -47,7 +47,7 @@ void DeclaredNetwork::leave_out_all_but(const std::vector<std::string>& names) {
 
 // In an evaluation a BatchNorm is a pass over memory, which the convolution before it spares where
 // nobody else reads what it writes.
-void DeclaredNetwork::join_convolutions_and_batch_norms() {
+void DeclaredNetwork::join_convolutions_and_batch_norms(DType activations) {
   std::unordered_map<const Value*, int> readers;
   for (const Output& output : outputs) ++readers[output.value];
   for (const auto& layer : layers) {
@@ -59,7 +59,9 @@ void DeclaredNetwork::join_convolutions_and_batch_norms() {
     if (convolution == nullptr || batch_norm == nullptr || batch_norm->state() == nullptr) continue;
     const Value* between = convolution->output();
     if (batch_norm->inputs()[0] != between || readers[between] > 1) continue;
-    if (convolution->can_normalize(backend.convolutions())) convolution->take_over(*batch_norm);
+    if (convolution->can_normalize(backend.convolutions(), activations)) {
+      convolution->take_over(*batch_norm);
+    }
   }
 }
 

@@ -28,7 +28,7 @@ struct DeclaredNetwork {
   /// Takes out the layers that no output of these names needs.
   void leave_out_all_but(const std::vector<std::string>& names);
   /// Lets convolutions normalise where they may. Without a backward pass.
-  void join_convolutions_and_batch_norms();
+  void join_convolutions_and_batch_norms(DType activations);
 
   Backend& backend;
   ParameterStore& store;

@@ -473,7 +473,9 @@ std::unique_ptr<Network> NetworkBuilder::build(const Outputs& outputs, const Pla
   declared_->outputs = outputs;
   if (!options.outputs.empty()) declared_->leave_out_all_but(options.outputs);
   if (!declared_->store.allocated()) declared_->store.allocate(declared_->backend);
-  if (!options.training && options.share_memory) declared_->join_convolutions_and_batch_norms();
+  if (!options.training && options.share_memory) {
+    declared_->join_convolutions_and_batch_norms(options.activations);
+  }
   auto impl = std::make_unique<Network::Impl>(std::move(declared_), options);
   impl->passes.set_batch(impl->declared->input->shape.batch());
   return std::unique_ptr<Network>(new Network(std::move(impl)));

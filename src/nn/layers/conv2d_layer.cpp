@@ -53,9 +53,9 @@ void Conv2dLayer::list_weights(std::vector<ConvWeights>& weights) const {
                      .grad_weight = static_cast<bool>(output()->grad)});
 }
 
-bool Conv2dLayer::can_normalize(const ConvolutionOperations& convolutions) const {
+bool Conv2dLayer::can_normalize(const ConvolutionOperations& convolutions, DType dtype) const {
   const Shape& input = inputs()[0]->shape;
-  return input.rank() == 4 && convolutions.normalizes_in_convolution(geometry_, input);
+  return input.rank() == 4 && convolutions.normalizes_in_convolution(geometry_, input, dtype);
 }
 
 void Conv2dLayer::take_over(BatchNormLayer& batch_norm) {

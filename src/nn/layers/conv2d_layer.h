@@ -34,7 +34,7 @@ class Conv2dLayer : public Layer {
   std::string export_onnx(OnnxGraph& graph) const override;
 
   /// Whether a BatchNorm behind it is better done here, in an evaluation of the planned batch.
-  bool can_normalize(const ConvolutionOperations& convolutions) const;
+  bool can_normalize(const ConvolutionOperations& convolutions, DType dtype) const;
   /// Does the work of the BatchNorm behind it, the only reader of this output, wherever that uses
   /// running statistics. Set-up only. REQUIRES: can_normalize, no backward pass.
   void take_over(BatchNormLayer& batch_norm);

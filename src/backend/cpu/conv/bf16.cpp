@@ -23,8 +23,6 @@ constexpr std::int64_t kSliceChannels = 512, kSliceChannelsOfTaps = 192;
 // Parts of an image's gradient, so that threads have work when images and slices are few.
 constexpr std::int64_t kMaxParts = 8, kPixelsPerPart = 2048;
 
-/// `Rounding`: how this processor rounds to bf16 (numbers.h).
-template <class Rounding>
 class Bf16Convolution final : public Convolution {
  public:
   Bf16Convolution(const ConvGeometry& geometry, const Shape& input, int threads,
@@ -82,14 +80,14 @@ class Bf16Convolution final : public Convolution {
   std::int64_t widest_slice() const {
     return up(std::max(out_slices().size(), in_slices().size()), kGroup);
   }
-  const StripProduct<Rounding>& product_of(ConvPass pass) const {
+  const StripProduct& product_of(ConvPass pass) const {
     return pass == ConvPass::kForward ? forward_ : data_;
   }
-  std::int64_t scratch_floats(const StripProduct<Rounding>& product) const {
+  std::int64_t scratch_floats(const StripProduct& product) const {
     return floats_of(product.packed_numbers()) + threads_ * product.task_floats();
   }
 
-  void multiply(const StripProduct<Rounding>& product, const Tensor& from, const Weights& weights,
+  void multiply(const StripProduct& product, const Tensor& from, const Weights& weights,
                 const float* bias, const Tensor& to, const RowsDone& done, float* scratch) const {
     auto* packed = reinterpret_cast<Number*>(scratch);
     float* memory = scratch + floats_of(product.packed_numbers());
@@ -112,9 +110,9 @@ class Bf16Convolution final : public Convolution {
   const ConvGeometry geometry_;
   const int threads_;
   const Instructions instructions_;
-  const StripProduct<Rounding> forward_, data_;
+  const StripProduct forward_, data_;
   const std::int64_t slice_;
-  const StripSums<Rounding> sums_;
+  const StripSums sums_;
   const matmul::WeightGradient gradient_;
 };
 
@@ -131,13 +129,7 @@ std::unique_ptr<Convolution> make_bf16_convolution(const ConvGeometry& geometry,
   LOCKSTEP_CHECK(bf16_supports(geometry), "no products of bf16 numbers for a ",
                  to_string(geometry));
   LOCKSTEP_CHECK(usable(instructions), "this processor has no such products of bf16 numbers");
-#ifdef __AVX512F__
-  if (instructions != Instructions::kAny) {
-    return std::make_unique<Bf16Convolution<Avx512Bf16Rounding>>(geometry, input, threads,
-                                                                 instructions);
-  }
-#endif
-  return std::make_unique<Bf16Convolution<AnyRounding>>(geometry, input, threads, instructions);
+  return std::make_unique<Bf16Convolution>(geometry, input, threads, instructions);
 }
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 #pragma once
-// Convolutions as products of bf16 numbers: both factors are rounded to bf16, which keeps 8 bits of
-// a mantissa's 24, sums are fp32. Tensors are fp32 or bf16.
+// Convolutions of bf16 tensors as products of bf16 numbers: weights are rounded to bf16, which
+// keeps 8 bits of a mantissa's 24, sums are fp32.
 
 #include <memory>
 

@@ -16,10 +16,7 @@ const ConvEngine& ConvCache::engine(const ConvGeometry& geometry, const Shape& i
     }
   }
   geometry.check();
-  const ConvBf16 bf16 = dtype == DType::kBFloat16 ? ConvBf16::kTensors
-                        : bf16_factors_           ? ConvBf16::kFactors
-                                                  : ConvBf16::kNothing;
-  const ConvEngine& engine = choose_conv_engine(geometry, image, pass, bf16);
+  const ConvEngine& engine = choose_conv_engine(geometry, image, pass, dtype);
   choices_.push_back({geometry, image, pass, dtype, &engine});
   return engine;
 }

@@ -12,9 +12,6 @@ namespace lockstep {
 /// The convolutions of one backend: a few dozen at most, so that a linear search is enough.
 class ConvCache {
  public:
-  /// `bf16_factors`: whether the factors of products of fp32 tensors may be rounded to bf16.
-  explicit ConvCache(bool bf16_factors) : bf16_factors_(bf16_factors) {}
-
   /// The choice for tensors of this type. REQUIRES: the batch is not empty.
   const ConvEngine& engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
                            DType dtype);
@@ -49,7 +46,6 @@ class ConvCache {
   Convolution& find_or_make(const ConvGeometry& geometry, const Shape& input,
                             const ConvEngine& engine, int threads);
 
-  const bool bf16_factors_;
   std::vector<Choice> choices_;
   std::vector<Entry> entries_;
   std::vector<Use> uses_;

@@ -40,14 +40,14 @@ constexpr double kHopeless = 2.0;
 // preferred: the noise of the clock is not to decide.
 constexpr double kClearlyFaster = 0.97;
 
-/// Whether it may be given the tensors, themselves or as copies in fp32.
-bool takes(const ConvEngine& engine, ConvBf16 bf16) {
-  return engine.fp32_tensors || bf16 == ConvBf16::kTensors;
+/// Whether it may be given tensors of the type, themselves or as copies in fp32.
+bool can_take(const ConvEngine& engine, DType dtype) {
+  return engine.tensors == DType::kFloat32 || engine.tensors == dtype;
 }
 
 /// What the user's list names first of those that can compute this; null where there is no list
 /// or none of it can.
-const ConvEngine* forced_engine(const ConvGeometry& geometry, ConvPass pass, ConvBf16 bf16) {
+const ConvEngine* forced_engine(const ConvGeometry& geometry, ConvPass pass, DType dtype) {
   const char* list = std::getenv("LOCKSTEP_CONVOLUTION");
   if (list == nullptr || *list == '\0') return nullptr;
   if (cpu_kernels().fixed_convolutions) {
@@ -66,14 +66,11 @@ const ConvEngine* forced_engine(const ConvGeometry& geometry, ConvPass pass, Con
                                ", separated by commas, got '", name,
                                "'; unset it to let the clock choose"));
     }
-    if (engine->rounds_to_bf16 && bf16 == ConvBf16::kNothing) {
-      throw ConfigError(concat("LOCKSTEP_CONVOLUTION=", list, ": ", name, " rounds to bf16, which ",
-                               "is allowed where run.precision = \"bf16\" or ",
-                               "run.bf16_convolutions = true"));
+    if (!can_take(*engine, dtype)) {
+      throw ConfigError(concat("LOCKSTEP_CONVOLUTION=", list, ": ", name, " reads and writes bf16 ",
+                               "tensors, which run.precision = \"bf16\" gives it"));
     }
-    if (forced == nullptr && takes(*engine, bf16) && engine->can_compute(geometry, pass)) {
-      forced = engine;
-    }
+    if (forced == nullptr && engine->can_compute(geometry, pass)) forced = engine;
   }
   return forced;
 }
@@ -101,7 +98,7 @@ class Trial {
   double run(const Candidate& candidate) {
     Convolution& convolution = *candidate.convolution;
     convolution.prepare(pass_);
-    const bool copies = dtype_ == DType::kBFloat16 && !candidate.engine->bf16_tensors;
+    const bool copies = dtype_ == DType::kBFloat16 && candidate.engine->tensors != dtype_;
     turn_ = (turn_ + 1) % turns_;
     const Tensor x = x_.tensor(input_, dtype_, turn_), y = y_.tensor(output_, dtype_, turn_);
     const std::size_t x_bytes = copies ? copy_bytes(input_) : 0;
@@ -187,13 +184,12 @@ Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass p
 }  // namespace
 
 std::vector<const ConvEngine*> conv_candidates(const ConvGeometry& geometry, const Shape& input,
-                                               ConvPass pass, ConvBf16 bf16) {
+                                               ConvPass pass, DType dtype) {
   const bool fixed = cpu_kernels().fixed_convolutions;
   std::vector<const ConvEngine*> candidates;
   for (const ConvEngine& engine : conv_engines()) {
-    const bool allowed =
-        fixed ? engine.fixed : bf16 != ConvBf16::kNothing || !engine.rounds_to_bf16;
-    if (!allowed || !takes(engine, bf16) || !engine.can_compute(geometry, pass)) continue;
+    const bool allowed = fixed ? engine.fixed : can_take(engine, dtype);
+    if (!allowed || !engine.can_compute(geometry, pass)) continue;
     if (fixed) return {&engine};
     if (engine.may_be_fastest(geometry, input)) candidates.push_back(&engine);
   }
@@ -207,22 +203,17 @@ std::string conv_machine() {
 }
 
 const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& input,
-                                     ConvPass pass, ConvBf16 bf16) {
+                                     ConvPass pass, DType dtype) {
   const Shape image = input.with_batch(1);
-  const std::vector<const ConvEngine*> candidates = conv_candidates(geometry, image, pass, bf16);
-  const ConvEngine* forced = forced_engine(geometry, pass, bf16);
+  const std::vector<const ConvEngine*> candidates = conv_candidates(geometry, image, pass, dtype);
+  const ConvEngine* forced = forced_engine(geometry, pass, dtype);
   if (candidates.size() == 1 && forced == nullptr) return *candidates.front();
   // What all candidates pay for copies in fp32 changes no choice.
-  const bool rounds = std::any_of(candidates.begin(), candidates.end(),
-                                  [](const ConvEngine* engine) { return engine->rounds_to_bf16; });
-  const bool tensors = rounds && bf16 == ConvBf16::kTensors;
+  const bool narrow = std::ranges::count(candidates, DType::kBFloat16, &ConvEngine::tensors) > 0;
   ChoiceRequest request;
   request.machine = conv_machine();
   request.problem = concat(to_string(geometry), ", ", to_string(pass), ", image ", image.height(),
-                           "x", image.width(),
-                           tensors  ? ", bf16 tensors"
-                           : rounds ? ", bf16 allowed"
-                                    : "");
+                           "x", image.width(), narrow ? ", bf16 tensors" : "");
   if (forced != nullptr) request.forced = forced->name;
   request.usable = [&](const std::string& name) {
     return std::count(candidates.begin(), candidates.end(), find_conv_engine(name)) > 0;
@@ -233,8 +224,8 @@ const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& 
           return engine->leads(geometry);
         }))->name);
   };
-  const DType dtype = tensors ? DType::kBFloat16 : DType::kFloat32;
-  request.measure = [&] { return measure(geometry, image, pass, dtype, candidates); };
+  const DType timed = narrow ? DType::kBFloat16 : DType::kFloat32;
+  request.measure = [&] { return measure(geometry, image, pass, timed, candidates); };
   return *find_conv_engine(Autotuner::of(Autotuner::default_file()).choose(request).chosen);
 }
 

@@ -12,25 +12,19 @@
 
 namespace lockstep {
 
-/// What of a convolution may be bf16.
-enum class ConvBf16 : std::uint8_t {
-  kNothing,
-  kFactors,  // of its products, of fp32 tensors
-  kTensors,  // they are, and so may the factors of its products be
-};
-
-/// Implementations that may be the fastest for images of this shape, in the order of the table.
+/// Implementations that may be the fastest for images of this shape and type, in the order of the
+/// table.
 std::vector<const ConvEngine*> conv_candidates(const ConvGeometry& geometry, const Shape& input,
-                                               ConvPass pass, ConvBf16 bf16 = ConvBf16::kNothing);
+                                               ConvPass pass, DType dtype = DType::kFloat32);
 
 /// What the choices hold for: the processor, and the libraries that compute.
 std::string conv_machine();
 
-/// The choice for images of this shape (whatever the batch of `input`). Takes part of a second when
-/// it was never made on this machine. $LOCKSTEP_CONVOLUTION, when it is set to names separated by
-/// commas, decides: the first of them that can compute the convolution. Throws ConfigError for
-/// another value, and for one that rounds to bf16 where nothing may be.
+/// The choice for images of this shape and type (whatever the batch of `input`). Takes part of a
+/// second when it was never made on this machine. $LOCKSTEP_CONVOLUTION, when it is set to names
+/// separated by commas, decides: the first of them that can compute the convolution. Throws
+/// ConfigError for another value, and for one of bf16 tensors where these are fp32.
 const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& input,
-                                     ConvPass pass, ConvBf16 bf16 = ConvBf16::kNothing);
+                                     ConvPass pass, DType dtype = DType::kFloat32);
 
 }  // namespace lockstep

@@ -109,7 +109,7 @@ class CpuConvolutions::Parts {
         x_(x),
         y_(y),
         engine_(of.cache_->engine(geometry, x.shape, pass, x.dtype)),
-        copies_(x.dtype == DType::kBFloat16 && !engine_.bf16_tensors),
+        copies_(x.dtype != engine_.tensors),
         at_once_(copies_ ? copied_images(geometry, x, y, of.cpu_.threads()) : x.shape.batch()),
         count_((x.shape.batch() + at_once_ - 1) / at_once_) {}
 
@@ -186,8 +186,8 @@ class CpuConvolutions::Parts {
   const std::int64_t at_once_, count_;
 };
 
-CpuConvolutions::CpuConvolutions(CpuContext& cpu, bool bf16_factors)
-    : cpu_(cpu), cache_(std::make_unique<ConvCache>(bf16_factors)) {}
+CpuConvolutions::CpuConvolutions(CpuContext& cpu)
+    : cpu_(cpu), cache_(std::make_unique<ConvCache>()) {}
 
 CpuConvolutions::~CpuConvolutions() = default;
 
@@ -235,10 +235,9 @@ void CpuConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor&
 }
 
 // Where whole images come out of the convolution it would be as good as a pass of its own.
-bool CpuConvolutions::normalizes_in_convolution(const ConvGeometry& geometry,
-                                                const Shape& input) const {
-  return input.batch() > 0 &&
-         !cache_->engine(geometry, input, ConvPass::kForward, DType::kFloat32).one_batch;
+bool CpuConvolutions::normalizes_in_convolution(const ConvGeometry& geometry, const Shape& input,
+                                                DType dtype) const {
+  return input.batch() > 0 && !cache_->engine(geometry, input, ConvPass::kForward, dtype).one_batch;
 }
 
 void CpuConvolutions::conv2d_inference(const ConvGeometry& geometry, const Tensor& x,

@@ -81,8 +81,7 @@ constexpr ConvEngine bf16_products(const char* name) {
           .leads = always,
           .make = [](const ConvGeometry& geometry, const Shape& input,
                      int threads) { return make_bf16_convolution(geometry, input, threads, kBy); },
-          .rounds_to_bf16 = true,
-          .bf16_tensors = true};
+          .tensors = DType::kBFloat16};
 }
 
 template <DType kTensors>
@@ -112,9 +111,7 @@ constexpr ConvEngine kEngines[] = {
      .leads = never,
      .make = make_dnnl<DType::kBFloat16>,
      .one_batch = true,
-     .rounds_to_bf16 = true,
-     .fp32_tensors = false,
-     .bf16_tensors = true},
+     .tensors = DType::kBFloat16},
     {.name = kOneDnnConvolutions,
      .can_compute = [](const ConvGeometry&, ConvPass) { return true; },
      .may_be_fastest = [](const ConvGeometry&, const Shape&) { return true; },

@@ -30,10 +30,9 @@ struct ConvEngine {
   bool fixed = false;
   /// Whether what it makes serves batches of one size, whose rows are all complete at once.
   bool one_batch = false;
-  /// Whether it rounds the factors of its products to bf16.
-  bool rounds_to_bf16 = false;
-  /// Which tensors what it makes reads and writes.
-  bool fp32_tensors = true, bf16_tensors = false;
+  /// Which tensors what it makes reads and writes, fp32 or bf16. One of bf16 rounds the weights to
+  /// bf16, too, and is for such tensors alone; one of fp32 may be given copies of them.
+  DType tensors = DType::kFloat32;
 };
 
 /// All, ours first.

@@ -28,8 +28,8 @@ void multiply_any(const Block& block) {
   constexpr int kRows = 4;
   for (std::int64_t row = 0; row < block.row_tiles * kTile; row += kRows) {
     for (int tile = 0; tile < block.column_tiles; ++tile) {
-      float* c = block.c[row / kTile] + row % kTile * block.c_stride[row / kTile] + tile * kTile;
-      const std::int64_t stride = block.c_stride[row / kTile];
+      const std::int64_t stride = block.c_stride;
+      float* c = block.c + row * stride + tile * kTile;
       Vector sums[kRows] = {};
       for (int r = 0; block.add && r < kRows; ++r) sums[r] = load<kTile>(c + r * stride);
       for (std::int64_t step = 0; step < block.step_count; ++step) {
@@ -62,8 +62,8 @@ template <int kColumnTiles>
 [[gnu::target("avx512bf16")]] void multiply_avx512(const Block& block) {
   constexpr int kRows = kColumnTiles == 2 ? 8 : 16;
   for (std::int64_t row = 0; row < block.row_tiles * kTile; row += kRows) {
-    const std::int64_t stride = block.c_stride[row / kTile];
-    float* c = block.c[row / kTile] + row % kTile * stride;
+    const std::int64_t stride = block.c_stride;
+    float* c = block.c + row * stride;
     __m512 sums[kRows][kColumnTiles];
     for (int r = 0; r < kRows; ++r) {
       for (int t = 0; t < kColumnTiles; ++t) {
@@ -108,15 +108,15 @@ template <int kRowTiles, int kColumnTiles>
 [[gnu::target("amx-tile,amx-bf16")]] void multiply_amx(const Block& block) {
   constexpr bool kTwoRows = kRowTiles == 2, kTwoColumns = kColumnTiles == 2;
   constexpr auto kBytes = std::int64_t{sizeof(float)};
-  const std::int64_t c0_stride = kBytes * block.c_stride[0], c1_stride = kBytes * block.c_stride[1];
-  float *c0 = block.c[0], *c1 = block.c[1];
+  const std::int64_t c_stride = kBytes * block.c_stride;
+  float *c0 = block.c, *c1 = block.c + kTile * block.c_stride;
   // GCC's intrinsics do not say that they read and write memory.
   __asm__ volatile("" ::: "memory");
   if (block.add) {
-    _tile_loadd(0, c0, c0_stride);
-    if constexpr (kTwoColumns) _tile_loadd(1, c0 + kTile, c0_stride);
-    if constexpr (kTwoRows) _tile_loadd(2, c1, c1_stride);
-    if constexpr (kTwoRows && kTwoColumns) _tile_loadd(3, c1 + kTile, c1_stride);
+    _tile_loadd(0, c0, c_stride);
+    if constexpr (kTwoColumns) _tile_loadd(1, c0 + kTile, c_stride);
+    if constexpr (kTwoRows) _tile_loadd(2, c1, c_stride);
+    if constexpr (kTwoRows && kTwoColumns) _tile_loadd(3, c1 + kTile, c_stride);
   } else {
     _tile_zero(0);
     _tile_zero(1);
@@ -141,10 +141,10 @@ template <int kRowTiles, int kColumnTiles>
     if constexpr (kTwoRows && kTwoColumns) _tile_dpbf16ps(3, 5, 7);
     b += kColumnTiles * kTileNumbers;
   }
-  _tile_stored(0, c0, c0_stride);
-  if constexpr (kTwoColumns) _tile_stored(1, c0 + kTile, c0_stride);
-  if constexpr (kTwoRows) _tile_stored(2, c1, c1_stride);
-  if constexpr (kTwoRows && kTwoColumns) _tile_stored(3, c1 + kTile, c1_stride);
+  _tile_stored(0, c0, c_stride);
+  if constexpr (kTwoColumns) _tile_stored(1, c0 + kTile, c_stride);
+  if constexpr (kTwoRows) _tile_stored(2, c1, c_stride);
+  if constexpr (kTwoRows && kTwoColumns) _tile_stored(3, c1 + kTile, c_stride);
   __asm__ volatile("" ::: "memory");
 }
 

@@ -22,8 +22,8 @@ struct Block {
   std::int64_t step_count = 0;
   const Number* b = nullptr;  // [step, column tile, kDepth / 2, kTile, 2]
   int row_tiles = 2, column_tiles = 2;
-  float* c[2] = {};  // sums of each tile of rows
-  std::int64_t c_stride[2] = {};
+  float* c = nullptr;  // the sums
+  std::int64_t c_stride = 0;
   bool add = false;  // c += the sums, which are added one step after the other, else c =
 };
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <type_traits>
 #include <vector>
 
+#include "backend/bfloat16.h"
 #include "backend/cpu/conv/bf16/products.h"
 #include "backend/cpu/conv/bf16/strip.h"
 #include "backend/cpu/conv/bf16/tiles.h"
@@ -31,7 +31,6 @@ struct Weights {
 };
 
 /// One of the two passes that write an image: its strip, and the depth of its products in steps.
-template <class Rounding>
 class StripProduct {
  public:
   /// For at most `images` at a time, computed by `threads`.
@@ -78,8 +77,8 @@ class StripProduct {
     }
   }
 
-  /// The rows of outputs that are this task's. `from` and `to` are of one type. `done`: told of
-  /// them, counted over all images; or null.
+  /// The rows of outputs that are this task's. `done`: told of them, counted over all images; or
+  /// null.
   void run(const Products& products, std::int64_t task, const Tensor& from, const Number* packed,
            const float* bias, const Tensor& to,
            const std::function<void(std::int64_t begin, std::int64_t end)>& done,
@@ -88,13 +87,11 @@ class StripProduct {
     const std::int64_t rows = std::min(rows_, strip_.out_height - first);
     auto* strip = reinterpret_cast<Number*>(memory);
     float* sums = memory + floats_of(strip_numbers(rows_));
-    with_element_type(from.dtype, [&]<typename T>(T) {
-      fill<T>(from, image, first, rows, strip);
-      if (strip_.put > 1) clear<T>(to, image, first, rows);
-      for (std::int64_t column = 0; column < columns_; column += kGroup) {
-        multiply_panel<T>(products, strip, packed, column, {image, first, rows}, bias, to, sums);
-      }
-    });
+    fill(from, image, first, rows, strip);
+    if (strip_.put > 1) clear(to, image, first, rows);
+    for (std::int64_t column = 0; column < columns_; column += kGroup) {
+      multiply_panel(products, strip, packed, column, {image, first, rows}, bias, to, sums);
+    }
     if (done) {
       const std::int64_t row = (image * strip_.out_height + first) * strip_.out_width;
       done(row, row + rows * strip_.out_width);
@@ -134,8 +131,8 @@ class StripProduct {
       for (std::int64_t d = 0; d < depth; d += 2, from += 2 * channel_stride) {
         const Vector low = load_apart(from, column_stride, columns);
         const bool last = d + 1 == depth;
-        rows[d / 2] = Rounding::pairs(
-            low, last ? Vector{} : load_apart(from + channel_stride, column_stride, columns));
+        rows[d / 2] =
+            pairs(low, last ? Vector{} : load_apart(from + channel_stride, column_stride, columns));
       }
       std::memcpy(to, rows, sizeof rows);
       return;
@@ -154,8 +151,9 @@ class StripProduct {
                                                         channel_stride, depth - kTile));
         }
       }
-      Number numbers[kDepth];
-      convert<Rounding>(values, kDepth, numbers);
+      BFloat16 numbers[kDepth];
+#pragma omp simd
+      for (std::int64_t d = 0; d < kDepth; ++d) numbers[d] = values[d];
       std::memcpy(&rows[column], numbers, sizeof numbers);
     }
     transpose(rows);
@@ -168,7 +166,6 @@ class StripProduct {
   }
 
   /// The strip that `rows` rows of outputs from `first` on read.
-  template <typename T>
   void fill(const Tensor& from, std::int64_t image, std::int64_t first, std::int64_t rows,
             Number* strip) const {
     const std::int64_t read = strip_.rows_read(rows), row_numbers = strip_.pitch * pixel_;
@@ -181,9 +178,10 @@ class StripProduct {
         std::fill_n(to, row_numbers, Number{0});
         continue;
       }
-      const T* line = row_of<const T>(from, (image * strip_.in_height + y) * strip_.in_width);
+      const Number* line =
+          row_of<const Number>(from, (image * strip_.in_height + y) * strip_.in_width);
       if (dense && strip_.pitch == strip_.in_width) {
-        convert<Rounding>(line, row_numbers, to);
+        std::copy_n(line, row_numbers, to);
         continue;
       }
       for (std::int64_t c = 0; c < strip_.pitch; ++c, to += pixel_) {
@@ -192,14 +190,13 @@ class StripProduct {
           std::fill_n(to, pixel_, Number{0});
           continue;
         }
-        convert<Rounding>(line + x * from.row_stride, channels_, to);
+        std::copy_n(line + x * from.row_stride, channels_, to);
         std::fill(to + channels_, to + pixel_, Number{0});
       }
     }
   }
 
   /// The rows of a result that are written in part.
-  template <typename T>
   void clear(const Tensor& to, std::int64_t image, std::int64_t first, std::int64_t rows) const {
     const std::int64_t height = to.shape.height(), width = to.shape.width();
     const std::int64_t begin = first * strip_.put;
@@ -207,18 +204,16 @@ class StripProduct {
         first + rows == strip_.out_height ? height : (first + rows) * strip_.put;
     for (std::int64_t r = (image * height + begin) * width; r < (image * height + end) * width;
          ++r) {
-      std::fill_n(row_of<T>(to, r), columns_, T{});
+      std::fill_n(row_of<Number>(to, r), columns_, Number{0});
     }
   }
 
-  template <typename T>
   void multiply_panel(const Products& products, const Number* strip, const Number* packed,
                       std::int64_t column, const Rows& rows, const float* bias, const Tensor& to,
                       float* sums) const {
     const std::int64_t outputs = strip_.outputs(rows.count), pitch = strip_.pitch;
     const std::int64_t count = std::min(kGroup, columns_ - column);
     const auto tiles = static_cast<int>(column_tiles(column));
-    const bool whole = std::is_same_v<T, float> && count == tiles * kTile && bias == nullptr;
     const std::int64_t blocks = (step_count() + kStepsAtOnce - 1) / kStepsAtOnce;
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t begin = step_count() * block / blocks;
@@ -233,27 +228,14 @@ class StripProduct {
       for (std::int64_t output = 0; output < outputs; output += kGroup) {
         product.a = strip + output * product.a_stride;
         product.row_tiles = output + kTile < outputs ? 2 : 1;
-        for (std::int64_t tile = 0; tile < product.row_tiles; ++tile) {
-          const std::int64_t first = output + tile * kTile;
-          // Outputs that follow one another in the result, too, are written there at once.
-          const bool follow = (pitch == strip_.out_width && strip_.put == 1) ||
-                              first % pitch + kTile <= strip_.out_width;
-          const bool direct = whole && follow && first + kTile <= outputs;
-          product.c[tile] = direct ? to.floats() + place(rows, first, to) * to.row_stride + column
-                                   : sums + first * kGroup;
-          product.c_stride[tile] = direct ? strip_.put * to.row_stride : kGroup;
-        }
+        product.c = sums + output * kGroup;
+        product.c_stride = kGroup;
         products.multiply(product);
         if (block + 1 < blocks) continue;
-        for (std::int64_t tile = 0; tile < product.row_tiles; ++tile) {
-          const std::int64_t first = output + tile * kTile;
-          if (product.c[tile] != sums + first * kGroup) continue;
-          const std::int64_t last = std::min(first + kTile, outputs);
-          for (std::int64_t o = first; o < last; ++o) {
-            if (o % pitch >= strip_.out_width) continue;
-            write(sums + o * kGroup, count, bias == nullptr ? nullptr : bias + column,
-                  row_of<T>(to, place(rows, o, to)) + column);
-          }
+        for (std::int64_t o = output; o < std::min(output + kGroup, outputs); ++o) {
+          if (o % pitch >= strip_.out_width) continue;
+          write(sums + o * kGroup, count, bias == nullptr ? nullptr : bias + column,
+                row_of<BFloat16>(to, place(rows, o, to)) + column);
         }
       }
     }
@@ -266,8 +248,7 @@ class StripProduct {
     return (rows.image * to.shape.height() + y) * to.shape.width() + x;
   }
 
-  template <typename T>
-  static void write(const float* sums, std::int64_t count, const float* bias, T* to) {
+  static void write(const float* sums, std::int64_t count, const float* bias, BFloat16* to) {
     if (bias == nullptr) {
 #pragma omp simd
       for (std::int64_t c = 0; c < count; ++c) to[c] = sums[c];

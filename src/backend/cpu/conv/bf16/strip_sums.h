@@ -22,7 +22,6 @@ inline constexpr std::int64_t kSumPixels = 1024;
 
 /// The gradient of the weights: sums over the outputs of an image of grad_y^T x for each position
 /// of the kernel, along the same strip.
-template <class Rounding>
 class StripSums {
  public:
   StripSums(const Strip& strip, std::int64_t slice)
@@ -40,7 +39,7 @@ class StripSums {
            slice_ * positions() * slice_;
   }
 
-  /// to = or += the sums of a part of an image. `x` and `grad_y` are of one type.
+  /// to = or += the sums of a part of an image.
   void operator()(const Products& products, const SumTask& task, std::int64_t parts,
                   const Tensor& x, const Tensor& grad_y, bool add, float* to, float* memory) const {
     const std::int64_t height = strip_.out_height;
@@ -54,12 +53,10 @@ class StripSums {
     float* sums = add && !at_once ? memory + floats() - slice_ * positions() * slice_ : to;
     for (std::int64_t first = begin; first < end; first += rows_) {
       const Rows rows{task.image, first, std::min(rows_, end - first)};
-      with_element_type(x.dtype, [&]<typename T>(T) {
-        transpose_outputs<T>(left, rows, outputs);
-        for (std::int64_t phase = 0; phase < phases_; ++phase) {
-          pair_inputs<T>(right, rows, phase, inputs + phase * slice_ * length_);
-        }
-      });
+      transpose_outputs(left, rows, outputs);
+      for (std::int64_t phase = 0; phase < phases_; ++phase) {
+        pair_inputs(right, rows, phase, inputs + phase * slice_ * length_);
+      }
       const How how = first > begin ? How::kGoOn : add && at_once ? How::kAdd : How::kWrite;
       multiply(products, task, rows, outputs, inputs, how, sums);
     }
@@ -82,7 +79,6 @@ class StripSums {
   std::int64_t row_numbers() const { return apart(up(length_ + before(), kDepth)); }
   std::int64_t before() const { return up(most_, kDepth); }
 
-  template <typename T>
   void transpose_outputs(const Tensor& from, const Rows& rows, Number* to) const {
     const std::int64_t channels = from.shape.channels(), outputs = strip_.outputs(rows.count);
     const std::int64_t stride = row_numbers();
@@ -92,20 +88,20 @@ class StripSums {
       std::fill(to + c * stride + before() + up(outputs, kDepth), to + c * stride + end, Number{0});
     }
     for (std::int64_t output = 0; output < outputs; output += kDepth) {
-      const T* pixels[kDepth];
+      const Number* pixels[kDepth];
       for (std::int64_t i = 0; i < kDepth; ++i) {
         const std::int64_t at = output + i, x = at % strip_.pitch;
         const std::int64_t y = rows.first + at / strip_.pitch;
-        pixels[i] =
-            at < outputs && x < strip_.out_width
-                ? row_of<const T>(from, (rows.image * strip_.out_height + y) * strip_.out_width + x)
-                : nullptr;
+        pixels[i] = at < outputs && x < strip_.out_width
+                        ? row_of<const Number>(
+                              from, (rows.image * strip_.out_height + y) * strip_.out_width + x)
+                        : nullptr;
       }
       for (std::int64_t c = 0; c < channels; c += kTile) {
         Words block[kTile];
         for (std::int64_t i = 0; i < kTile; ++i) {
-          block[i] = pairs<Rounding>(load_pixel(pixels[2 * i], c, channels),
-                                     load_pixel(pixels[2 * i + 1], c, channels));
+          block[i] = pairs(load_pixel(pixels[2 * i], c, channels),
+                           load_pixel(pixels[2 * i + 1], c, channels));
         }
         transpose(block);
         for (std::int64_t i = 0; i < kTile; ++i) {
@@ -117,31 +113,30 @@ class StripSums {
 
   /// [panel of kGroup channels, step, column tile, kDepth / 2, kTile, 2], of every phases_-th pixel
   /// of the strip from the `phase`-th on.
-  template <typename T>
   void pair_inputs(const Tensor& from, const Rows& rows, std::int64_t phase, Number* to) const {
     const std::int64_t channels = from.shape.channels();
     const std::int64_t read = strip_.rows_read(rows.count);
     const std::int64_t length = up(strip_.outputs(rows.count) + most_, kDepth);
     std::int64_t row = 0, column = phase;
-    const auto next = [&]() -> const T* {
+    const auto next = [&]() -> const Number* {
       while (column >= strip_.pitch) column -= strip_.pitch, ++row;
       const std::int64_t y = row < read ? strip_.image_row(strip_.stride * rows.first + row) : -1;
       const std::int64_t x = strip_.image_column(column);
       column += phases_;
       if (y < 0 || x < 0) return nullptr;
-      return row_of<const T>(from, (rows.image * strip_.in_height + y) * strip_.in_width + x);
+      return row_of<const Number>(from, (rows.image * strip_.in_height + y) * strip_.in_width + x);
     };
     for (std::int64_t step = 0; step < length; step += kDepth) {
-      const T* pixels[kDepth];
-      for (const T*& pixel : pixels) pixel = next();
+      const Number* pixels[kDepth];
+      for (const Number*& pixel : pixels) pixel = next();
       for (std::int64_t c = 0; c < channels; c += kTile) {
         const std::int64_t panel = c / kGroup * kGroup;
         const std::int64_t tiles = panel + kTile < channels ? 2 : 1;
         Number* tile =
             to + panel * length_ + (step / kDepth * tiles + (c - panel) / kTile) * kTileNumbers;
         for (std::int64_t i = 0; i < kDepth; i += 2, tile += 2 * kTile) {
-          const Words pair = pairs<Rounding>(load_pixel(pixels[i], c, channels),
-                                             load_pixel(pixels[i + 1], c, channels));
+          const Words pair =
+              pairs(load_pixel(pixels[i], c, channels), load_pixel(pixels[i + 1], c, channels));
           std::memcpy(tile, &pair, sizeof pair);
         }
       }
@@ -170,12 +165,8 @@ class StripSums {
           product.row_tiles = m + kTile < task.out.padded ? 2 : 1;
           product.a = outputs + m * product.a_stride + before() + first * kDepth - shift;
           float* result = to + m * stride + tap * task.in.padded + n;
-          float* sums = how == How::kAdd ? alone : result;
-          const std::int64_t sums_stride = how == How::kAdd ? kGroup : stride;
-          for (int tile = 0; tile < product.row_tiles; ++tile) {
-            product.c[tile] = sums + tile * kTile * sums_stride;
-            product.c_stride[tile] = sums_stride;
-          }
+          product.c = how == How::kAdd ? alone : result;
+          product.c_stride = how == How::kAdd ? kGroup : stride;
           products.multiply(product);
           for (std::int64_t r = 0; how == How::kAdd && r < product.row_tiles * kTile; ++r) {
             add_values(alone + r * kGroup, product.column_tiles * kTile, result + r * stride);

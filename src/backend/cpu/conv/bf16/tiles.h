@@ -32,27 +32,19 @@ inline std::int64_t apart(std::int64_t numbers) {
 /// Numbers in the place of so many floats.
 inline std::int64_t floats_of(std::int64_t numbers) { return up(numbers, 2 * kTile) / 2; }
 
-/// The next `count` channels, at most kTile of them; zeros in the other lanes.
-inline Vector load_channels(const float* from, std::int64_t count) {
-  return count >= kTile ? simd::load<kTile>(from) : simd::load_partial<kTile>(from, count);
-}
-
-inline Halves load_channels(const BFloat16* from, std::int64_t count) {
+/// Numbers from the `channel`-th of `channels` of a pixel, at most kTile of them; zeros in the
+/// other lanes, and where the pixel is null.
+inline Halves load_pixel(const Number* pixel, std::int64_t channel, std::int64_t channels) {
   Halves numbers{};
-  std::memcpy(&numbers, from, static_cast<std::size_t>(std::min(count, kTile)) * sizeof(Number));
+  if (pixel == nullptr) return numbers;
+  const std::int64_t count = std::min(channels - channel, kTile);
+  std::memcpy(&numbers, pixel + channel, static_cast<std::size_t>(count) * sizeof(Number));
   return numbers;
 }
 
-/// The same from the `channel`-th of `channels` of a pixel, null for zeros.
-template <typename T>
-auto load_pixel(const T* pixel, std::int64_t channel, std::int64_t channels) {
-  using Lanes = decltype(load_channels(pixel, channels));
-  return pixel == nullptr ? Lanes{} : load_channels(pixel + channel, channels - channel);
-}
-
-/// `count` values that lie `stride` apart, at most kTile of them.
+/// `count` values that lie `stride` apart, at most kTile of them; zeros in the other lanes.
 inline Vector load_apart(const float* from, std::int64_t stride, std::int64_t count) {
-  if (stride == 1) return load_channels(from, count);
+  if (stride == 1 && count >= kTile) return simd::load<kTile>(from);
 #ifdef __AVX512F__
   if (count >= kTile) {
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
