@@ -66,43 +66,23 @@ void Passes::prepare(const Images& images) {
 
 // --- passes ---
 
-template <typename Pass>
-void Passes::observed(std::size_t layer, Direction direction, const Pass& pass) {
-  const ProfiledRange range(network_.layers[layer]->name().c_str());
-  if (observer_ != nullptr) observer_->begin(layer, direction);
-  pass();
-  if (observer_ != nullptr) observer_->end(layer, direction);
-}
-
-// An empty batch goes through, too: its layers meet those of other ranks.
-template <typename Body>
-void Passes::for_each_tile(const Stretch& stretch, const StretchMemory& memory, const Body& body) {
-  const StretchViews views(memory_, stretch, memory);
-  const std::int64_t batch = memory_.batch();
-  const std::int64_t step = stretch.by_tile ? memory_.tile() : batch;
-  std::int64_t first = 0;
-  do {
-    const Images images{first, std::min(step, batch - first)};
-    views.show(images);
-    body(images);
-    first += step;
-  } while (first < batch);
-}
-
-// The images of a tile go through the actions together. A buffer that holds values of all images is
-// therefore in use from the first tile's turn at an action to the last one's.
-template <typename Run>
-void Passes::run_actions(const Stretch& stretch, int first, const Images& images, const Run& run) {
-  int step = first;
-  for (const Action& action : stretch.actions) {
-    if (images.first == 0) round_trips_.before(step);
-    run(action);
-    if (images.first + images.count >= memory_.batch()) round_trips_.after(step);
-    ++step;
-  }
-}
-
 namespace {
+
+/// The images of a batch that go through the actions of a stretch together. There is always a tile:
+/// an empty batch goes through, too, because its layers meet those of other ranks.
+class Tiles {
+ public:
+  Tiles(const Stretch& stretch, const PlannedMemory& memory)
+      : batch_(memory.batch()), size_(stretch.by_tile ? memory.tile() : memory.batch()) {}
+
+  std::int64_t count() const { return batch_ <= size_ ? 1 : (batch_ + size_ - 1) / size_; }
+  Images operator[](std::int64_t tile) const {
+    return {tile * size_, std::min(size_, batch_ - tile * size_)};
+  }
+
+ private:
+  const std::int64_t batch_, size_;
+};
 
 // A rank that meets no other may have a long way to go when another one fails.
 void leave_if_failed(const StepContext& context) { context.communicator.get().leave_if_failed(); }
@@ -116,67 +96,100 @@ StepContext context_of(const StepContext& context, const Images& images) {
 
 }  // namespace
 
-void Passes::run_forward(const Action& action, Direction pass, const StepContext& context) {
-  const auto index = static_cast<std::size_t>(action.layer);
-  observed(index, pass, [&] {
-    action.kind == ActionKind::kForward ? network_.layers[index]->forward(backend_, context)
-                                        : network_.layers[index]->forward_again(backend_, context);
-    leave_if_failed(context);
-  });
+// A buffer that holds values of all images is in use from the first tile's turn at an action to the
+// last one's.
+void Passes::begin_action(int step, const Images& images) {
+  if (images.first == 0) round_trips_.before(step);
+}
+
+void Passes::end_action(int step, const Images& images) {
+  if (images.first + images.count >= memory_.batch()) round_trips_.after(step);
 }
 
 void Passes::forward(const StepContext& context) {
   backend_.convolutions().prepack_conv2d_weights(weights_);
   round_trips_.begin();
-  int step = 0;
+  int first = 0;
   for (std::size_t s = 0; s < plan_.forward.size(); ++s) {
     const Stretch& stretch = plan_.schedule.forward[s];
-    for_each_tile(stretch, plan_.forward[s], [&](const Images& images) {
+    const StretchViews views(memory_, stretch, plan_.forward[s]);
+    const Tiles tiles(stretch, memory_);
+    for (std::int64_t tile = 0; tile < tiles.count(); ++tile) {
+      const Images images = tiles[tile];
+      views.show(images);
       const StepContext own = context_of(context, images);
-      run_actions(stretch, step, images,
-                  [&](const Action& action) { run_forward(action, Direction::kForward, own); });
-    });
-    step += static_cast<int>(stretch.actions.size());
+      int step = first;
+      for (const Action& action : stretch.actions) {
+        begin_action(step, images);
+        run_forward(action, Direction::kForward, own);
+        end_action(step++, images);
+      }
+    }
+    first += static_cast<int>(stretch.actions.size());
   }
-  round_trips_.before(step);  // that of the losses
+  round_trips_.before(first);  // that of the losses
+}
+
+void Passes::run_forward(const Action& action, Direction pass, const StepContext& context) {
+  const auto index = static_cast<std::size_t>(action.layer);
+  Layer& layer = *network_.layers[index];
+  const ProfiledRange range(layer.name().c_str());
+  if (observer_ != nullptr) observer_->begin(index, pass);
+  action.kind == ActionKind::kForward ? layer.forward(backend_, context)
+                                      : layer.forward_again(backend_, context);
+  leave_if_failed(context);
+  if (observer_ != nullptr) observer_->end(index, pass);
 }
 
 void Passes::backward(const StepContext& context, const Network::AfterLayer& after_layer) {
   deferred_weights_.reset();  // of a pass that failed
   auto left_behind = static_cast<int>(network_.layers.size());
-  const auto leave = [&](int first) {
+  const auto leave = [&](int layer) {
     if (!after_layer || deferred_weights_) return;
-    while (left_behind > first) after_layer(static_cast<std::size_t>(--left_behind));
+    while (left_behind > layer) after_layer(static_cast<std::size_t>(--left_behind));
   };
-  int step = plan_.loss_step + 1;
+  int first = plan_.loss_step + 1;
   for (std::size_t s = 0; s < plan_.backward.size(); ++s) {
     const Stretch& stretch = plan_.schedule.backward[s];
+    const StretchViews views(memory_, stretch, plan_.backward[s]);
+    const Tiles tiles(stretch, memory_);
     gradients_.begin_stretch(s, context.gradient_parts, memory_.batch());
-    for_each_tile(stretch, plan_.backward[s], [&](const Images& images) {
+    for (std::int64_t tile = 0; tile < tiles.count(); ++tile) {
+      const Images images = tiles[tile];
+      views.show(images);
       StepContext own = context_of(context, images);
       own.meanwhile = [this, &context] { compute_deferred_weights(context); };
       gradients_.begin_tile(images.first, images.count);
-      run_actions(stretch, step, images, [&](const Action& action) {
-        const auto index = static_cast<std::size_t>(action.layer);
-        own.gradient_parts = gradients_.parts_of(*network_.layers[index]);
-        if (action.kind != ActionKind::kBackward) {
-          run_forward(action, Direction::kBackward, own);
-        } else if (plan_.runs_backward[index]) {
-          observed(index, Direction::kBackward, [&] {
-            run_backward(index, own);
-            if (observer_ != nullptr) finish_gradients();  // the layer's own work, too
-            leave_if_failed(context);
-          });
-        }
+      int step = first;
+      for (const Action& action : stretch.actions) {
+        begin_action(step, images);
+        run_backward(action, own);
         if (!stretch.by_tile) leave(action.layer);
-      });
+        end_action(step++, images);
+      }
       if (stretch.by_tile) finish_gradients();
       gradients_.end_tile();
-    });
+    }
     if (stretch.by_tile) leave(stretch.first_layer);
-    step += static_cast<int>(stretch.actions.size());
+    first += static_cast<int>(stretch.actions.size());
   }
   finish_gradients();
+}
+
+void Passes::run_backward(const Action& action, StepContext& context) {
+  const auto index = static_cast<std::size_t>(action.layer);
+  Layer& layer = *network_.layers[index];
+  context.gradient_parts = gradients_.parts_of(layer);
+  if (action.kind != ActionKind::kBackward) {
+    return run_forward(action, Direction::kBackward, context);
+  }
+  if (!plan_.runs_backward[index]) return;
+  const ProfiledRange range(layer.name().c_str());
+  if (observer_ != nullptr) observer_->begin(index, Direction::kBackward);
+  compute_gradients(index, context);
+  if (observer_ != nullptr) finish_gradients();  // the layer's own work, too
+  leave_if_failed(context);
+  if (observer_ != nullptr) observer_->end(index, Direction::kBackward);
 }
 
 void Passes::finish_gradients() { backend_.convolutions().finish_conv2d_gradients(); }
@@ -194,7 +207,7 @@ void Passes::compute_deferred_weights(const StepContext& context) {
   deferred_weights_.reset();
 }
 
-void Passes::run_backward(std::size_t i, const StepContext& context) {
+void Passes::compute_gradients(std::size_t i, const StepContext& context) {
   Layer& layer = *network_.layers[i];
   const std::span<const GradTarget> targets = memory_.targets(i);
   const bool defers = defers_weights(i, context);

@@ -29,18 +29,15 @@ class Passes {
   std::int64_t planned_batch() const { return network_.input->shape.batch(); }
   void declare_gradients();
   void prepare(const Images& images);
-  /// One layer's share of a pass, within the observer's hearing.
-  template <typename Pass>
-  void observed(std::size_t layer, Direction direction, const Pass& pass);
-  template <typename Body>
-  void for_each_tile(const Stretch& stretch, const StretchMemory& memory, const Body& body);
-  /// Calls `run` with each action of a stretch, whose first one is step `first`, for some images.
-  template <typename Run>
-  void run_actions(const Stretch& stretch, int first, const Images& images, const Run& run);
+  /// Before and after an action for some images: the values that it needs are here while it runs.
+  void begin_action(int step, const Images& images);
+  void end_action(int step, const Images& images);
   /// `pass`: in which it is needed.
   void run_forward(const Action& action, Direction pass, const StepContext& context);
-  /// The backward pass of one layer; its weight gradients may be deferred.
-  void run_backward(std::size_t layer, const StepContext& context);
+  /// An action of a backward pass, which may be a forward one.
+  void run_backward(const Action& action, StepContext& context);
+  /// The gradients of one layer; those of its weights may be deferred.
+  void compute_gradients(std::size_t layer, const StepContext& context);
   /// The deferred ones, if a layer has any.
   void compute_deferred_weights(const StepContext& context);
   void finish_gradients();
