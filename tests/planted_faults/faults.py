@@ -1153,4 +1153,10 @@ FAULTS = [
     Fault("convolutions in bf16: of weights in blocks the last one alone counts", "multiply_panel",
           replaced("product.add = block > 0", "product.add = false"), "the implementations agree*", test="test_backend",
           source="conv/bf16.cpp"),
+    Fault("convolutions in bf16: AMX writes its second tile of rows over the first", "multiply_amx",
+          replaced("block.c + kTile * block.c_stride", "block.c"), "products by AVX512-BF16*", test="test_backend",
+          source="bf16_instructions_test.cpp"),
+    Fault("convolutions in bf16: AVX512-BF16 leaves out the second tile of columns", "multiply_avx512",
+          replaced("block.column_tiles == 2 ? multiply_avx512<2>(block) : multiply_avx512<1>(block)", "multiply_avx512<1>(block)"),
+          "products by AVX512-BF16*", test="test_backend", source="bf16_instructions_test.cpp"),
 ]
