@@ -104,7 +104,7 @@ class Operand {
         margins_(margins),
         wide_(shape.with_channels(margins.before + shape.channels() + margins.after)),
         storage_(on->allocate(static_cast<std::size_t>(wide_.elements()) * size_of(on.dtype))) {
-    set(Values(static_cast<std::size_t>(shape.elements()), kMarker));
+    upload(Values(static_cast<std::size_t>(wide_.elements()), kMarker));
   }
   Operand(const TypedBackend& on, const Shape& shape, const Values& values, Margins margins = {})
       : Operand(on, shape, margins) {
@@ -115,32 +115,46 @@ class Operand {
   Tensor tensor() const { return whole().channel_range(margins_.before, shape_.channels()); }
   float* floats() const { return tensor().floats(); }
 
-  /// Rounds the values to the operand's type.
+  /// Rounds the values to the operand's type; none: it holds the marker.
   void set(const Values& values) {
     Values wide(static_cast<std::size_t>(wide_.elements()), kMarker);
-    for (std::size_t i = 0; i < values.size(); ++i) wide[wide_index(i)] = values[i];
-    upload(on_.stored(wide));
+    if (values.empty()) return upload(wide);
+    REQUIRE(values.size() == static_cast<std::size_t>(shape_.elements()));
+    for_each_row([&](std::size_t own, std::size_t in_wide, std::size_t channels) {
+      std::copy_n(&values[own], channels, &wide[in_wide]);
+    });
+    upload(on_.stored(std::move(wide)));
   }
   Values get() const {
     const Values wide = download();
     Values values(static_cast<std::size_t>(shape_.elements()));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = wide[wide_index(i)];
+    for_each_row([&](std::size_t own, std::size_t in_wide, std::size_t channels) {
+      std::copy_n(&wide[in_wide], channels, &values[own]);
+    });
     return values;
   }
   /// Whether everything beside the operand still holds the marker.
   bool margins_untouched() const {
     Values wide = download();
-    for (std::int64_t i = 0; i < shape_.elements(); ++i) wide[wide_index(i)] = kMarker;
+    for_each_row([&](std::size_t, std::size_t in_wide, std::size_t channels) {
+      std::fill_n(&wide[in_wide], channels, kMarker);
+    });
     return std::all_of(wide.begin(), wide.end(), [](float value) { return value == kMarker; });
   }
 
  private:
   static constexpr float kMarker = 12352.0F;  // every type can hold it
 
-  std::size_t wide_index(std::size_t i) const {
+  /// body(first value of the operand, its place with the margins, how many follow).
+  template <typename Body>
+  void for_each_row(const Body& body) const {
     const auto channels = static_cast<std::size_t>(shape_.channels());
-    return i / channels * static_cast<std::size_t>(wide_.channels()) +
-           static_cast<std::size_t>(margins_.before) + i % channels;
+    const auto size = static_cast<std::size_t>(shape_.elements());
+    auto in_wide = static_cast<std::size_t>(margins_.before);
+    for (std::size_t own = 0; own < size; own += channels) {
+      body(own, in_wide, channels);
+      in_wide += static_cast<std::size_t>(wide_.channels());
+    }
   }
   /// With the margins.
   Tensor whole() const { return {storage_.data(), wide_, on_.dtype}; }

@@ -34,7 +34,7 @@ inline double spacing(DType dtype, double value) {
 
 /// The nearest value of the type, ties to even. Not meant for what is too large for it.
 inline float stored(DType dtype, float value) {
-  if (!std::isfinite(value)) return value;
+  if (dtype == DType::kFloat32 || !std::isfinite(value)) return value;
   const double unit = spacing(dtype, static_cast<double>(value));
   return static_cast<float>(std::nearbyint(static_cast<double>(value) / unit) * unit);
 }
