@@ -72,15 +72,16 @@ std::vector<float> Initial::values(const std::string& name, std::int64_t element
   return values;
 }
 
+// One after another: a copy of all of them on the host would be the most memory that a training
+// ever takes, for each device.
 void initialize_parameters(ParameterStore& store, Backend& backend, std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(store.elements()), 0.0F);
+  backend.fill(Tensor(store.values(), Shape{1, store.elements()}), 0);  // what lies between them
   for (const auto& parameter : store.parameters()) {
     const std::vector<float> initial =
         parameter->initial.values(parameter->name, parameter->elements, seed);
-    std::copy(initial.begin(), initial.end(), values.begin() + parameter->offset);
+    backend.upload(Tensor(parameter->value, Shape{1, parameter->elements}), initial.data());
+    backend.synchronize();  // the host copy ends here
   }
-  backend.upload(Tensor(store.values(), Shape{1, store.elements()}), values.data());
-  backend.synchronize();  // the host copy ends here
 }
 
 }  // namespace lockstep
