@@ -135,7 +135,8 @@ OptimizerState read_optimizer(const SafetensorsFile& file, const StateReader& re
   return state;
 }
 
-SafetensorsFile to_file(const TrainingState& state) {
+// What is large has one copy at a time.
+SafetensorsFile to_file(TrainingState state) {
   SafetensorsFile file;
   file.metadata = {{kKindKey, "state"},
                    {kIterationKey, std::to_string(state.iteration)},
@@ -144,8 +145,8 @@ SafetensorsFile to_file(const TrainingState& state) {
                    {"devices", state.devices}};
   if (!state.data_hash.empty()) file.metadata[kDataHash] = state.data_hash;
   file.metadata[kOptimizer] = state.optimizer.optimizer;
-  for (const auto& [slot, values] : state.optimizer.slots) {
-    file.tensors[slot_key(slot)] = to_tensor("F32", values);
+  for (auto& [slot, values] : state.optimizer.slots) {
+    file.tensors[slot_key(slot)] = to_tensor("F32", std::exchange(values, {}));
   }
   file.tensors["losses"] = to_tensor("F64", state.losses);
   std::vector<double> best;
@@ -227,8 +228,8 @@ fs::path state_path(const fs::path& weights) {
 
 namespace {
 
-SafetensorsFile weights_file(const TensorMap& tensors, std::int64_t iteration) {
-  SafetensorsFile weights{tensors, {{"format", "pt"}, {kKindKey, "weights"}}};
+SafetensorsFile weights_file(TensorMap tensors, std::int64_t iteration) {
+  SafetensorsFile weights{std::move(tensors), {{"format", "pt"}, {kKindKey, "weights"}}};
   weights.metadata[kIterationKey] = std::to_string(iteration);
   weights.metadata[kHashKey] = content_hash(weights);
   return weights;
@@ -236,13 +237,14 @@ SafetensorsFile weights_file(const TensorMap& tensors, std::int64_t iteration) {
 
 }  // namespace
 
-void save_weights(const fs::path& path, const TensorMap& weights, std::int64_t iteration) {
-  write_safetensors(path, weights_file(weights, iteration));
+void save_weights(const fs::path& path, TensorMap weights, std::int64_t iteration) {
+  write_safetensors(path, weights_file(std::move(weights), iteration));
 }
 
-void save_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
-  const SafetensorsFile weights = weights_file(checkpoint.weights, checkpoint.state.iteration);
-  SafetensorsFile state = to_file(checkpoint.state);
+void save_checkpoint(const fs::path& path, Checkpoint checkpoint) {
+  const SafetensorsFile weights =
+      weights_file(std::move(checkpoint.weights), checkpoint.state.iteration);
+  SafetensorsFile state = to_file(std::move(checkpoint.state));
   state.metadata[kPairKey] = weights.metadata.at(kHashKey);
   state.metadata[kHashKey] = content_hash(state);
   write_safetensors(state_path(path), state);

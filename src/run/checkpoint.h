@@ -41,11 +41,10 @@ std::filesystem::path state_path(const std::filesystem::path& weights);
 
 /// Writes both files, each atomically, the state first. Throws Error (disk full, ...): files of
 /// this name that were there are then unchanged, or recognisably not a pair.
-void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
+void save_checkpoint(const std::filesystem::path& path, Checkpoint checkpoint);
 
 /// The weights alone, as those of a checkpoint, but for a training state beside them.
-void save_weights(const std::filesystem::path& path, const TensorMap& weights,
-                  std::int64_t iteration);
+void save_weights(const std::filesystem::path& path, TensorMap weights, std::int64_t iteration);
 
 /// Throws DataError naming the file and what is wrong: missing, damaged (hash), foreign, or not of
 /// one pair.

@@ -377,7 +377,7 @@ void Trainer::save(const std::string& name) {
   checkpoint.state.config_hash = config_hash(request_.config);
   checkpoint.state.data_hash = session_.data->hash();
   checkpoint.state.devices = session_.layout.placement(session_.devices_text);
-  save_checkpoint(session_.folder.checkpoint(name), checkpoint);
+  save_checkpoint(session_.folder.checkpoint(name), std::move(checkpoint));
   recorder_.checkpoint(meter_.done(), name);
 }
 
@@ -385,9 +385,9 @@ void Trainer::save(const std::string& name) {
 // whose step it then is of.
 void Trainer::save_average(const std::string& name) {
   if (!average_.any()) return;
-  const TensorMap average = average_.state(meter_.done());
+  TensorMap average = average_.state(meter_.done());
   if (!session_.world.first()) return;
-  save_weights(session_.folder.checkpoint(name + "_ema"), average, meter_.done());
+  save_weights(session_.folder.checkpoint(name + "_ema"), std::move(average), meter_.done());
 }
 
 // The numbered one first: while `last` is rewritten there is always a whole checkpoint of this
