@@ -135,7 +135,7 @@ OptimizerState read_optimizer(const SafetensorsFile& file, const StateReader& re
   return state;
 }
 
-// What is large has one copy at a time.
+// A slot of the optimizer is as large as the weights: each is let go when it has been copied.
 SafetensorsFile to_file(TrainingState state) {
   SafetensorsFile file;
   file.metadata = {{kKindKey, "state"},

@@ -19,7 +19,7 @@
 
 #define LOCKSTEP_BF16_INSTRUCTIONS
 #define bf16 emulated_bf16  // the namespace: the program has its own
-#define target(...) unused
+#define target(...) unused  // or the compiler would use them
 #define syscall lockstep::test::emulated::system_call
 #define __builtin_cpu_supports(...) true
 #define __m512 lockstep::test::emulated::Floats

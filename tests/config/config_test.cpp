@@ -163,6 +163,8 @@ TEST_CASE("a key that was removed is an error that says what to use instead") {
                  "       | ^^^^^^^^^^^^ leave it out: scalars.json");
   check_contains(error_of(kStreets, {"run.metrics_file=a.prom"}),
                  "-s run.metrics_file=a.prom: error: `run.metrics_file` was removed; leave it out");
+  check_contains(error_of(kStreets, {"run.bf16_convolutions=true"}),
+                 "`run.bf16_convolutions` was removed; write `precision = \"bf16\"`");
 }
 
 TEST_CASE("a run's own configuration is read without a key that was removed") {

@@ -7,6 +7,7 @@
 #include "lockstep/nn/model.h"
 #include "nn/harness.h"
 #include "support/check_contains.h"
+#include "support/count_allocations.h"
 #include "support/errors.h"
 
 namespace lockstep::test {
@@ -288,6 +289,19 @@ TEST_CASE("a summary lists every call with its output and the parameters that it
   CHECK(rows[2].saved_bytes > 0);
   CHECK(rows[3].output == Shape{5, 4, 6, 2});
   CHECK(rows[3].parameters == 3 * 2 + 2);
+}
+
+TEST_CASE("initial weights take the memory of one parameter at a time") {
+  const auto backend = make_backend(Device{}, 1);
+  ParameterStore store;
+  constexpr std::int64_t kElements = 4096;
+  for (const char* name : {"a", "b", "c"}) {
+    store.parameter(name, Shape{1, kElements}, ParameterKind::kWeight);
+  }
+  store.allocate(*backend);
+  largest_allocation();  // those until now do not count
+  initialize_parameters(store, *backend, 3);
+  CHECK(largest_allocation() == kElements * sizeof(float));
 }
 
 }  // namespace lockstep::test

@@ -75,7 +75,6 @@ std::vector<float> Initial::values(const std::string& name, std::int64_t element
 // One after another: a copy of all of them on the host would be the most memory that a training
 // ever takes, for each device.
 void initialize_parameters(ParameterStore& store, Backend& backend, std::uint64_t seed) {
-  backend.fill(Tensor(store.values(), Shape{1, store.elements()}), 0);  // what lies between them
   for (const auto& parameter : store.parameters()) {
     const std::vector<float> initial =
         parameter->initial.values(parameter->name, parameter->elements, seed);

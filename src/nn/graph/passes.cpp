@@ -121,7 +121,7 @@ void Passes::forward(const StepContext& context) {
       int step = first;
       for (const Action& action : stretch.actions) {
         begin_action(step, images);
-        run_forward(action, Direction::kForward, own);
+        run(action, Direction::kForward, own);
         end_action(step++, images);
       }
     }
@@ -130,13 +130,24 @@ void Passes::forward(const StepContext& context) {
   round_trips_.before(first);  // that of the losses
 }
 
-void Passes::run_forward(const Action& action, Direction pass, const StepContext& context) {
+void Passes::run(const Action& action, Direction pass, const StepContext& context) {
   const auto index = static_cast<std::size_t>(action.layer);
+  if (action.kind == ActionKind::kBackward && !plan_.runs_backward[index]) return;
   Layer& layer = *network_.layers[index];
   const ProfiledRange range(layer.name().c_str());
   if (observer_ != nullptr) observer_->begin(index, pass);
-  action.kind == ActionKind::kForward ? layer.forward(backend_, context)
-                                      : layer.forward_again(backend_, context);
+  switch (action.kind) {
+    case ActionKind::kForward:
+      layer.forward(backend_, context);
+      break;
+    case ActionKind::kForwardAgain:
+      layer.forward_again(backend_, context);
+      break;
+    case ActionKind::kBackward:
+      run_backward(index, context);
+      if (observer_ != nullptr) finish_gradients();  // the layer's own work, too
+      break;
+  }
   leave_if_failed(context);
   if (observer_ != nullptr) observer_->end(index, pass);
 }
@@ -163,7 +174,8 @@ void Passes::backward(const StepContext& context, const Network::AfterLayer& aft
       int step = first;
       for (const Action& action : stretch.actions) {
         begin_action(step, images);
-        run_backward(action, own);
+        own.gradient_parts = gradients_.parts_of(*network_.layers[action.layer]);
+        run(action, Direction::kBackward, own);
         if (!stretch.by_tile) leave(action.layer);
         end_action(step++, images);
       }
@@ -174,22 +186,6 @@ void Passes::backward(const StepContext& context, const Network::AfterLayer& aft
     first += static_cast<int>(stretch.actions.size());
   }
   finish_gradients();
-}
-
-void Passes::run_backward(const Action& action, StepContext& context) {
-  const auto index = static_cast<std::size_t>(action.layer);
-  Layer& layer = *network_.layers[index];
-  context.gradient_parts = gradients_.parts_of(layer);
-  if (action.kind != ActionKind::kBackward) {
-    return run_forward(action, Direction::kBackward, context);
-  }
-  if (!plan_.runs_backward[index]) return;
-  const ProfiledRange range(layer.name().c_str());
-  if (observer_ != nullptr) observer_->begin(index, Direction::kBackward);
-  compute_gradients(index, context);
-  if (observer_ != nullptr) finish_gradients();  // the layer's own work, too
-  leave_if_failed(context);
-  if (observer_ != nullptr) observer_->end(index, Direction::kBackward);
 }
 
 void Passes::finish_gradients() { backend_.convolutions().finish_conv2d_gradients(); }
@@ -207,7 +203,7 @@ void Passes::compute_deferred_weights(const StepContext& context) {
   deferred_weights_.reset();
 }
 
-void Passes::compute_gradients(std::size_t i, const StepContext& context) {
+void Passes::run_backward(std::size_t i, const StepContext& context) {
   Layer& layer = *network_.layers[i];
   const std::span<const GradTarget> targets = memory_.targets(i);
   const bool defers = defers_weights(i, context);

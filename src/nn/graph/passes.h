@@ -32,12 +32,10 @@ class Passes {
   /// Before and after an action for some images: the values that it needs are here while it runs.
   void begin_action(int step, const Images& images);
   void end_action(int step, const Images& images);
-  /// `pass`: in which it is needed.
-  void run_forward(const Action& action, Direction pass, const StepContext& context);
-  /// An action of a backward pass, which may be a forward one.
-  void run_backward(const Action& action, StepContext& context);
+  /// `pass`: in which the action is needed; a backward one computes layers forward again.
+  void run(const Action& action, Direction pass, const StepContext& context);
   /// The gradients of one layer; those of its weights may be deferred.
-  void compute_gradients(std::size_t layer, const StepContext& context);
+  void run_backward(std::size_t layer, const StepContext& context);
   /// The deferred ones, if a layer has any.
   void compute_deferred_weights(const StepContext& context);
   void finish_gradients();

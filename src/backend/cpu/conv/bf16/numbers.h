@@ -1,12 +1,12 @@
 #pragma once
-// Numbers in bf16: the upper half of an fp32 number, rounded to nearest, ties to even. NaNs stay
-// NaNs.
+// Vectors of sixteen numbers in bf16, which are rounded as a BFloat16 is.
 
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
 #include "backend/cpu/simd.h"
+#include "backend/cpu/vec.h"
 
 namespace lockstep::bf16 {
 
@@ -17,20 +17,18 @@ inline constexpr std::int64_t kLanes = 16;
 typedef std::uint32_t Words __attribute__((vector_size(64)));  // kLanes of 32 bits
 typedef Number Halves __attribute__((vector_size(32)));        // kLanes of 16 bits
 
-/// The rounded numbers, each in the upper half of its lane; what is in the lower half is not 0.
-inline Words rounded(simd::Vec<kLanes> values) {
-  Words bits;
-  std::memcpy(&bits, &values, sizeof bits);
-  const Words sum = bits + 0x7FFFU + ((bits >> 16) & 1U);
-  const auto is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
-  return is_nan ? (bits | 0x00400000U) : sum;
+/// The nearest numbers.
+inline Halves rounded(simd::Vec<kLanes> values) {
+  vec::Floats parts[2];
+  static_assert(sizeof parts == sizeof values);
+  std::memcpy(parts, &values, sizeof values);
+  const vec::Halves numbers[2] = {vec::rounded(parts[0]), vec::rounded(parts[1])};
+  Halves all;
+  std::memcpy(&all, numbers, sizeof all);
+  return all;
 }
 
 /// Lane i has number i of `low` in its lower half and that of `high` in its upper one.
-inline Words pairs(simd::Vec<kLanes> low, simd::Vec<kLanes> high) {
-  return (rounded(low) >> 16) | (rounded(high) & 0xFFFF0000U);
-}
-/// The same of numbers that are bf16 in memory.
 inline Words pairs(Halves low, Halves high) {
   return __builtin_convertvector(low, Words) | (__builtin_convertvector(high, Words) << 16);
 }

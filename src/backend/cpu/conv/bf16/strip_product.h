@@ -131,8 +131,9 @@ class StripProduct {
       for (std::int64_t d = 0; d < depth; d += 2, from += 2 * channel_stride) {
         const Vector low = load_apart(from, column_stride, columns);
         const bool last = d + 1 == depth;
-        rows[d / 2] =
-            pairs(low, last ? Vector{} : load_apart(from + channel_stride, column_stride, columns));
+        const Vector high =
+            last ? Vector{} : load_apart(from + channel_stride, column_stride, columns);
+        rows[d / 2] = pairs(rounded(low), rounded(high));
       }
       std::memcpy(to, rows, sizeof rows);
       return;
@@ -151,9 +152,8 @@ class StripProduct {
                                                         channel_stride, depth - kTile));
         }
       }
-      BFloat16 numbers[kDepth];
-#pragma omp simd
-      for (std::int64_t d = 0; d < kDepth; ++d) numbers[d] = values[d];
+      const Halves numbers[2] = {rounded(simd::load<kTile>(values)),
+                                 rounded(simd::load<kTile>(values + kTile))};
       std::memcpy(&rows[column], numbers, sizeof numbers);
     }
     transpose(rows);

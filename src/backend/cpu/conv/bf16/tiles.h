@@ -44,7 +44,9 @@ inline Halves load_pixel(const Number* pixel, std::int64_t channel, std::int64_t
 
 /// `count` values that lie `stride` apart, at most kTile of them; zeros in the other lanes.
 inline Vector load_apart(const float* from, std::int64_t stride, std::int64_t count) {
-  if (stride == 1 && count >= kTile) return simd::load<kTile>(from);
+  if (stride == 1) {
+    return count >= kTile ? simd::load<kTile>(from) : simd::load_partial<kTile>(from, count);
+  }
 #ifdef __AVX512F__
   if (count >= kTile) {
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
