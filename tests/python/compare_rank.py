@@ -53,3 +53,5 @@ try:
             progress=fails if CASE == "progress" else False)
 except Exception as error:
     print(error)
+if SIZE > 1:
+    torch.distributed.destroy_process_group()  # its threads end before the interpreter does

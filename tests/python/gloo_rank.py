@@ -111,3 +111,4 @@ def main():
 
 
 main()
+torch.distributed.destroy_process_group()  # its threads end before the interpreter does

@@ -87,4 +87,6 @@ def main():
     return failed
 
 
-sys.exit(main())
+failures = main()
+torch.distributed.destroy_process_group()  # its threads end before the interpreter does
+sys.exit(failures)
