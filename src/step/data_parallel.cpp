@@ -97,7 +97,7 @@ DataParallel::Impl::Impl(DataParallelOptions&& run_options)
 void DataParallel::Impl::make_replicas() {
   const int threads = threads_per_replica(rank_layout().own_ranks());
   try {
-    group->run([&](int rank) {
+    group->run([this, threads](int rank) {
       replica_at(rank) = std::make_unique<TrainingReplica>(options, sync_group, rank, threads);
     });
   } catch (const ReplicaError&) {
@@ -127,7 +127,7 @@ void DataParallel::Impl::build() {
     peers.stores.push_back(&replica->store());
     replica->step().scaler().add_indicators(peers.indicators);
   }
-  run([&](TrainingReplica& replica) {
+  run([this, peers](TrainingReplica& replica) {
     replica.step().join(peers, exchange);
     if (replica.rank() == 0)
       initialize_parameters(replica.store(), replica.backend(), options.seed);
@@ -187,7 +187,7 @@ void DataParallel::leave_stuck_threads() {
 void DataParallel::Impl::call_on_replicate() {
   if (!options.on_replicate) return;
   for (int rank = first(); rank < first() + rank_layout().own_ranks(); ++rank) {
-    run([&](TrainingReplica& replica) {
+    run([this, rank](TrainingReplica& replica) {
       if (replica.rank() != rank) return;
       options.on_replicate(
           {rank, ranks(), replica.device(), replica.backend(), replica.store(), replica.network()});
@@ -199,12 +199,15 @@ void DataParallel::replicate() {
   const OneThread::Call call(impl_->caller, "replicate");
   impl_->check_between_steps("replicate");
   if (size() > 1) {
-    ReplicaState state;
-    impl_->attempt_on_first([&](TrainingReplica& first) { state = first.read_state(); });
-    share_state(impl_->sync_group, state);
-    impl_->run([&](TrainingReplica& replica) {
-      if (replica.rank() != 0) replica.write_state(state);
+    const auto state = std::make_shared<ReplicaState>();
+    impl_->attempt_on_first([state](TrainingReplica& first) { *state = first.read_state(); });
+    share_state(impl_->sync_group, *state);
+    impl_->run([state](TrainingReplica& replica) {
+      if (replica.rank() != 0) replica.write_state(*state);
     });
+  }
+  if (impl_->options.average_decay > 0) {
+    impl_->run([](TrainingReplica& replica) { replica.step().update().begin_average(); });
   }
   impl_->call_on_replicate();
 }
@@ -338,8 +341,8 @@ void DataParallel::forward(const Batch& batch) {
       "a micro-batch");
   LOCKSTEP_CHECK(batch.count() > 0, "forward got an empty batch; it needs at least one sample");
   impl_->staged.clear();  // this batch takes its place
-  impl_->run([&](TrainingReplica& replica) {
-    const Shard shard = shard_of(batch.count(), size(), replica.rank());
+  impl_->run([&batch, ranks = size()](TrainingReplica& replica) {
+    const Shard shard = shard_of(batch.count(), ranks, replica.rank());
     replica.step().forward({&batch, shard.begin, shard.count, shard.begin});
   });
 }
@@ -348,11 +351,11 @@ void DataParallel::forward(const Batch& batch) {
 
 // After a failure the group runs nothing any more. What the step needs has been issued before.
 void DataParallel::Impl::wait_for(const StepUnderWay& step) {
-  const auto finish = [this, &step](TrainingReplica& replica) {
-    outcomes[static_cast<std::size_t>(replica.rank())] = replica.step().finish(step.slot);
+  const auto finish = [this, slot = step.slot](int rank) {
+    outcomes[static_cast<std::size_t>(rank)] = replica_at(rank)->step().finish(slot);
   };
-  if (!group->has_failed() || group->has_stuck_thread()) return run(finish);
-  for (const auto& replica : replicas) finish(*replica);
+  if (!group->has_failed() || group->has_stuck_thread()) return group->run(finish);
+  for (const auto& replica : replicas) finish(replica->rank());
 }
 
 // They have left the weights alone, but they, their losses and what they did to the running
@@ -360,7 +363,7 @@ void DataParallel::Impl::wait_for(const StepUnderWay& step) {
 void DataParallel::Impl::give_up_steps(const StepUnderWay& first_step) {
   under_way.clear();
   if (group->has_failed()) return;
-  run([&first_step](TrainingReplica& replica) { replica.step().give_up(first_step.slot); });
+  run([slot = first_step.slot](TrainingReplica& replica) { replica.step().give_up(slot); });
 }
 
 StepResult DataParallel::finish_step() {

@@ -46,15 +46,17 @@ struct DataParallel::Impl {
   std::unique_ptr<TrainingReplica>& replica_at(int rank) {
     return replicas[static_cast<std::size_t>(rank - first())];
   }
+  /// Does work on all ranks. A thread that is left behind goes on with it after this has thrown:
+  /// here and in the two below, work refers to no variable of who gives it.
   void run(const std::function<void(TrainingReplica&)>& work) {
-    group->run([&](int rank) { work(*replica_at(rank)); });
+    group->run([this, work](int rank) { work(*replica_at(rank)); });
   }
   /// Does work in which no rank waits for another. What it throws ends nothing, unless other
   /// processes go on to where they wait for this one.
   void attempt(const std::function<void(int rank)>& work);
   /// The same on the first rank of this process.
   void attempt_on_first(const std::function<void(TrainingReplica&)>& work) {
-    attempt([&](int rank) {
+    attempt([this, work](int rank) {
       if (rank == first()) work(*replica_at(rank));
     });
   }

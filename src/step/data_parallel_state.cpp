@@ -80,11 +80,11 @@ DataParallel::EvalResult DataParallel::evaluate(
 TensorMap DataParallel::state_dict() {
   const OneThread::Call call(impl_->caller, "state_dict");
   impl_->check_between_steps("state_dict");
-  TensorMap tensors;
-  impl_->attempt_on_first([&](TrainingReplica& first) {
-    tensors = lockstep::state_dict(first.store(), first.backend());
+  const auto tensors = std::make_shared<TensorMap>();
+  impl_->attempt_on_first([tensors](TrainingReplica& first) {
+    *tensors = lockstep::state_dict(first.store(), first.backend());
   });
-  return tensors;
+  return std::move(*tensors);
 }
 
 TensorMap DataParallel::averaged_state_dict() {
@@ -103,6 +103,7 @@ TensorMap DataParallel::averaged_state_dict() {
   if (averaged == state.slots.end()) return tensors;
   const float* const statistics = averaged->second.data();
   for (const auto& layer : store.batch_norms()) {
+    if (layer->slice_of != nullptr) continue;  // no part of a state_dict
     put(layer->name + ".running_mean", statistics + (layer->running_mean - store.statistics()));
     put(layer->name + ".running_var", statistics + (layer->running_var - store.statistics()));
   }
@@ -112,19 +113,21 @@ TensorMap DataParallel::averaged_state_dict() {
 ImportSummary DataParallel::load_state_dict(const TensorMap& tensors, bool strict) {
   const OneThread::Call call(impl_->caller, "load_state_dict");
   impl_->check_between_steps("load_state_dict");
-  ImportSummary summary;
-  impl_->attempt_on_first([&](TrainingReplica& first) {
+  const auto summary = std::make_shared<ImportSummary>();
+  impl_->attempt_on_first([summary, &tensors, strict](TrainingReplica& first) {
     if (first.rank() != 0) return;
-    summary = lockstep::load_state_dict(tensors, first.store(), first.backend(), strict);
+    *summary = lockstep::load_state_dict(tensors, first.store(), first.backend(), strict);
   });
   replicate();
-  return summary;
+  return std::move(*summary);
 }
 
 OptimizerState DataParallel::optimizer_state() {
   const OneThread::Call call(impl_->caller, "optimizer_state");
   impl_->check_between_steps("optimizer_state");
-  OptimizerState state{optimizer_name(impl_->options.optimizer), {}};
+  const auto shared = std::make_shared<OptimizerState>();
+  OptimizerState& state = *shared;
+  state.optimizer = optimizer_name(impl_->options.optimizer);
   const DataParallelOptions& options = impl_->options;
   const ParameterStore& store = impl_->replicas.front()->store();
   const auto elements = static_cast<std::size_t>(store.elements());
@@ -138,9 +141,9 @@ OptimizerState DataParallel::optimizer_state() {
           static_cast<std::size_t>(store.statistics_elements()));
     }
   }
-  impl_->run([&](TrainingReplica& replica) { replica.step().update().save_state(state); });
+  impl_->run([shared](TrainingReplica& replica) { replica.step().update().save_state(*shared); });
   share_optimizer_state(impl_->sync_group, state);
-  return state;
+  return std::move(state);
 }
 
 void DataParallel::set_optimizer_state(const OptimizerState& state) {
@@ -167,16 +170,17 @@ void DataParallel::set_optimizer_state(const OptimizerState& state) {
     throw DataError(concat("the optimizer's state has ", size, " values of ", slot,
                            ", this network needs ", elements));
   }
-  impl_->run([&](TrainingReplica& replica) { replica.step().update().restore_state(state); });
+  impl_->run([&state](TrainingReplica& replica) { replica.step().update().restore_state(state); });
 }
 
 std::optional<LossScaleState> DataParallel::loss_scale() {
   const OneThread::Call call(impl_->caller, "loss_scale");
   impl_->check_between_steps("loss_scale");
   if (!impl_->options.loss_scale) return std::nullopt;
-  LossScaleState state;
-  impl_->attempt_on_first([&](TrainingReplica& first) { state = first.step().scaler().state(); });
-  return state;
+  const auto state = std::make_shared<LossScaleState>();
+  impl_->attempt_on_first(
+      [state](TrainingReplica& first) { *state = first.step().scaler().state(); });
+  return *state;
 }
 
 void DataParallel::set_loss_scale(const LossScaleState& state) {
@@ -186,7 +190,7 @@ void DataParallel::set_loss_scale(const LossScaleState& state) {
   LossScaleState copied = state;
   copied.inverse = 1.0F / state.scale;
   impl_->scale_in_use = state.scale;
-  impl_->run([&](TrainingReplica& replica) { replica.step().scaler().set_state(copied); });
+  impl_->run([copied](TrainingReplica& replica) { replica.step().scaler().set_state(copied); });
 }
 
 int DataParallel::size() const { return impl_->ranks(); }
@@ -209,7 +213,10 @@ void DataParallel::for_each_replica(const std::function<void(Replica&)>& work) {
   const OneThread::Call call(impl_->caller, "for_each_replica");
   impl_->check_between_steps("for_each_replica");
   LOCKSTEP_CHECK(work != nullptr, "the work for the replicas is null");
-  impl_->run([&](TrainingReplica& replica) { work(replica); });
+  impl_->run([work, &group = impl_->sync_group](TrainingReplica& replica) {
+    group.at(replica.rank()).enter("work", "of the caller");
+    work(replica);
+  });
 }
 
 Replica& DataParallel::replica(int rank) {

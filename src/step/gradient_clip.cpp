@@ -32,7 +32,7 @@ void GradientClip::bound(OptimizerShard& shard) {
   squares_[static_cast<std::size_t>(owner_)].blocks = static_cast<const double*>(own_.data());
   // A double for each channel: bits that nobody adds up on the way.
   const StatSlot own{1, static_cast<const float*>(own_.data())};
-  point_at(exchange_.show(communicator_, {own, blocks_, Direction::kOther}));
+  point_at(exchange_.show(communicator_, {own, blocks_}));
   auto* const factor = static_cast<float*>(factor_.data());
   optimizer_.clip_factor({squares_, max_norm_, factor});
   shard.clip = {0.0F, factor};

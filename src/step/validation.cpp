@@ -1,5 +1,6 @@
 #include "step/validation.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "backend/operand_checks.h"
@@ -87,6 +88,14 @@ Validation::Way& Validation::way_of(EvalNormalizer by) {
   return by_running_;
 }
 
+void Validation::check_images(const Batch& batch, const Shape& input) {
+  LOCKSTEP_CHECK(batch.count() > 0, "a batch to evaluate is empty; it needs at least one sample ",
+                 "(Batch::samples counts them)");
+  LOCKSTEP_CHECK(static_cast<std::int64_t>(batch.image_values().size()) == input.elements(),
+                 "expected ", input.elements(), " values of images for the ", batch.count(),
+                 " samples of an input ", to_string(input), ", got ", batch.image_values().size());
+}
+
 void Validation::prepare(const Batch& batch, EvalNormalizer by) {
   Way* const way = &way_of(by);
   if (way != present_) {  // two ways never lie in memory together
@@ -95,11 +104,7 @@ void Validation::prepare(const Batch& batch, EvalNormalizer by) {
   }
   present_ = way;
   const Shape input = input_of(batch, planned_);
-  LOCKSTEP_CHECK(batch.count() > 0, "a batch to evaluate is empty; it needs at least one sample ",
-                 "(Batch::samples counts them)");
-  LOCKSTEP_CHECK(static_cast<std::int64_t>(batch.image_values().size()) == input.elements(),
-                 "expected ", input.elements(), " values of images for the ", batch.count(),
-                 " samples of an input ", to_string(input), ", got ", batch.image_values().size());
+  check_images(batch, input);
   if (!present_->forward.prepare(input)) return;
   present_->target = backend_.allocate(dense_bytes(loss_.target(network(), nullptr)));
 }
@@ -153,7 +158,8 @@ std::int64_t Validation::count_top5(const Batch& batch, std::span<const float> l
   std::int64_t count = 0;
   for (std::size_t i = 0; i * classes < logits.size(); ++i) {
     // What is no class is ignored: the loss has seen to that.
-    if (labels[i] < classes && is_among_five(logits.subspan(i * classes, classes), labels[i])) {
+    const bool counts = labels[i] < classes && labels[i] != loss_.ignore_index();
+    if (counts && is_among_five(logits.subspan(i * classes, classes), labels[i])) {
       ++count;
     }
   }
@@ -175,6 +181,11 @@ std::vector<std::int64_t> Validation::end() {
   if (confusion.empty()) return confusion;
   backend_.download(confusion.data(), confusion_tensor());
   backend_.synchronize();
+  // A class that is ignored is counted on the device like the others, in a row of its own.
+  const std::int64_t classes = loss_.classes(), ignored = loss_.ignore_index();
+  if (0 <= ignored && ignored < classes) {
+    std::fill_n(confusion.begin() + ignored * classes, classes, 0);
+  }
   for (std::size_t i = 0; i < confusion.size(); ++i) confusion[i] += window_confusion_[i];
   return confusion;
 }

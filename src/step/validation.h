@@ -48,6 +48,7 @@ class Validation {
       std::function<void(std::size_t sample, int first, std::span<const float> probabilities)>;
 
   Way& way_of(EvalNormalizer by);
+  static void check_images(const Batch& batch, const Shape& input);
   void prepare(const Batch& batch, EvalNormalizer by);
   /// The output for the batch, for which the network has been prepared.
   const Tensor& run(const Batch& batch);

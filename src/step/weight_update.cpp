@@ -88,6 +88,13 @@ void WeightUpdate::apply(GradientReducer& reducer, std::span<const double* const
   backend_.optimizer().optimizer_update(shard);
   average_->follow(shard);
   averaged_statistics_->follow(shard);
+  average_begun_ = true;
+}
+
+void WeightUpdate::begin_average() {
+  if (average_begun_) return;
+  average_->restart();
+  averaged_statistics_->restart();
 }
 
 void WeightUpdate::save_state(OptimizerState& all) const {
@@ -112,6 +119,7 @@ void WeightUpdate::restore_state(const OptimizerState& all) {
   }
   restore(*average_, all, kAverageSlot, begin_);
   restore(*averaged_statistics_, all, kAveragedStatisticsSlot, 0);
+  average_begun_ = true;
   backend_.synchronize();
 }
 

@@ -32,6 +32,10 @@ class WeightUpdate {
   /// is not finite.
   void apply(GradientReducer& reducer, std::span<const double* const> indicators);
 
+  /// The averages begin with the weights and the running statistics as they are, unless a step or
+  /// a restored state has begun them.
+  void begin_average();
+
   /// Copy this rank's share of the optimizer's state into, and out of, the state of all parameters,
   /// which is on the host. Where several ranks have all of it, one of them saves it. An average of
   /// the weights is part of the state; one without it makes the average start over.
@@ -55,6 +59,7 @@ class WeightUpdate {
   Storage slots_;                       // the optimizer's state [kSlots, elements]
   std::vector<Tensor> slot_of_;         // [index in kSlots] [1, elements]
   std::optional<AveragedWeights> average_, averaged_statistics_;
+  bool average_begun_ = false;
 };
 
 }  // namespace lockstep

@@ -60,6 +60,7 @@ TileMismatch Validation::run_windows(const Batch& batch, const EvaluationOptions
                  ": fill them up to multiples of the divisor ", options.windows.divisor);
   const std::int64_t channels = planned_.channels();
   const Shape whole{batch.count(), batch.size.height, batch.size.width, channels};
+  check_images(batch, whole);
   std::vector<float> reordered, probabilities;
   const float* const images =
       channels_last(batch.image_values().data(), whole, batch.layout, reordered);

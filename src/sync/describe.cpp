@@ -17,8 +17,7 @@ std::string describe(const SyncCall& call) {
     return concat("the barrier '", call.layer, "'");
   }
   if (call.direction == Direction::kOther) {
-    return concat("the all-reduce ", call.index, " of ", call.layer, " (", call.channels,
-                  " values)");
+    return concat("the exchange ", call.index, " of ", call.layer, " (", call.channels, " values)");
   }
   return concat("the ", to_string(call.direction), " call ", call.index, " of '", call.layer, "' (",
                 call.channels, " channels)");

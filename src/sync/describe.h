@@ -13,7 +13,7 @@ namespace lockstep {
 bool same_call(const SyncCall& a, const SyncCall& b);
 
 /// "the backward call 3 of 'encoder.2.0.bn' (64 channels)", "the barrier 'gradient exchange'", "the
-/// all-reduce 2 of gradients (6000 values)".
+/// exchange 2 of gradients (6000 values)".
 std::string describe(const SyncCall& call);
 
 /// "replica 1", "replicas 0, 2 and 3".

@@ -89,8 +89,7 @@ void WorldHop::unpack(const SyncCall& call, int process, std::span<StatSlot> slo
   if (!same_call(theirs, call_of(header_of(call, 0)))) {
     throw ReplicaError(concat(layout_.describe(process), " is at ", describe(theirs), " while ",
                               layout_.describe(layout_.process), " is at ", describe(call),
-                              ": every replica must make the same BatchNorm calls in the same ",
-                              "order"));
+                              ": every replica must make the same calls in the same order"));
   }
   for (std::size_t i = place.begin; i < place.end; ++i) {
     const auto each = reader.get<SlotHeader>();

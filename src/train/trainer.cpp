@@ -125,7 +125,9 @@ class Trainer {
   void train_until_stopped();
   void freeze_when_due();
   void profile_when_due();
+  bool is_any(bool own);
   bool stop_requested();
+  void validate_what_was_resumed();
   void begin_step();
   void issue_step();
   void finish_steps(std::int64_t steps);
@@ -153,8 +155,8 @@ class Trainer {
   StepMeter meter_;
   RunRecorder recorder_;
   bool profiling_ = false;
-  bool frozen_ = false;       // BatchNorm's statistics, for the rest of the training
-  std::vector<Bytes> asked_;  // [process] to stop, before the present step
+  bool frozen_ = false;         // BatchNorm's statistics, for the rest of the training
+  std::vector<Bytes> answers_;  // [process] of is_any
   Best best_;
   Evaluated validation_;
   std::vector<BatchNormDiagnostics> batch_norms_;  // of the last recorded step
@@ -192,6 +194,7 @@ TrainSummary Trainer::run() {
 // step has left behind, there is none under way.
 void Trainer::train_until_stopped() {
   const RunOptions& options = request_.config.run;
+  validate_what_was_resumed();
   while (meter_.begun() < session_.max_iters && !stop_requested()) {
     freeze_when_due();
     profile_when_due();
@@ -202,9 +205,11 @@ void Trainer::train_until_stopped() {
     finish_steps(pause ? begun : begun - replicas_.steps_ahead());
     if (due(begun, options.log_every)) record_step();
     // A validation may fail at an image of its own: what was trained is safe by then.
-    if (begun == session_.max_iters) save("last");
-    if (due(begun, options.val_every)) validate();
-    if (due(begun, options.checkpoint_every)) save_progress();
+    const bool validates = due(begun, options.val_every);
+    const bool saves = due(begun, options.checkpoint_every);
+    if (begun == session_.max_iters || (validates && saves)) save("last");
+    if (validates) validate();
+    if (saves) save_progress();
   }
   finish_steps(meter_.begun());
   if (profiling_) stop_profiler();
@@ -231,12 +236,23 @@ void Trainer::freeze_when_due() {
   frozen_ = true;
 }
 
-// One process that is asked to stop stops all.
-bool Trainer::stop_requested() {
-  const auto own = static_cast<std::byte>(request_.stop != nullptr && request_.stop->load());
-  replicas_.all_gather({&own, 1}, asked_);
-  return std::any_of(asked_.begin(), asked_.end(),
+// Whether any process says so.
+bool Trainer::is_any(bool own) {
+  const auto answer = static_cast<std::byte>(own);
+  replicas_.all_gather({&answer, 1}, answers_);
+  return std::any_of(answers_.begin(), answers_.end(),
                      [](const Bytes& theirs) { return theirs.front() != std::byte{0}; });
+}
+
+// One process that is asked to stop stops all.
+bool Trainer::stop_requested() { return is_any(request_.stop != nullptr && request_.stop->load()); }
+
+// A run that ended in the validation of a step had saved that step before.
+void Trainer::validate_what_was_resumed() {
+  const bool due_again =
+      session_.resume.found() && due(meter_.begun(), request_.config.run.val_every);
+  if (!due_again || meter_.begun() == session_.max_iters) return;
+  if (is_any(session_.world.first() && !recorder_.knows_scores_of(meter_.begun()))) validate();
 }
 
 // Of a step: the next global batch, every replica's forward and backward pass and the update.
@@ -432,13 +448,17 @@ TrainSummary Trainer::interrupt() {
       fmt::format("{} train {} -d {} -o {} --resume", shell_word(request_.program),
                   shell_word(folder.config().string()), session_.devices_text,
                   shell_word(folder.root.string()));
+  const int processes = session_.layout.processes();
+  const std::string launched =
+      processes > 1 ? fmt::format(", in each of {} processes (mpirun -np {})", processes, processes)
+                    : "";
   recorder_.end({.step = meter_.done(),
                  .status = "interrupted",
                  .exit_code = kExitInterrupted,
                  .details = {{"resume", command}},
                  .warning = fmt::format("interrupted after step {}; saved {}", meter_.done(),
                                         folder.checkpoint("last").string()),
-                 .text = "go on with:\n  " + command});
+                 .text = fmt::format("go on{} with:\n  {}", launched, command)});
   return summarize(TrainStatus::kInterrupted);
 }
 

@@ -146,7 +146,7 @@ with tempfile.TemporaryDirectory() as name:
     wait_for(root / "asked/ckpt/last.safetensors")
     asked.send_signal(signal.SIGUSR1)
     output, _ = asked.communicate(timeout=120)
-    expect(output, "lockstep train", "--resume")
+    expect(output, "go on, in each of 2 processes (mpirun -np 2), with:", "lockstep train", "--resume")
     if asked.returncode != 130:
         sys.exit(f"a run that was asked to stop ends with {asked.returncode}, expected 130\n{output}")
     print("processes that are asked to stop finish the step, save, and say how to go on")

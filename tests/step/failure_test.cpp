@@ -139,7 +139,7 @@ TEST_CASE("a replica that sleeps in an all-reduce is named by the watchdog") {
     return true;
   });
   CHECK(is_a<ReplicaError>(thrown));
-  CHECK(contains(text_of(thrown), " s in the all-reduce 1 of gradients ("));
+  CHECK(contains(text_of(thrown), " s in the exchange 1 of gradients ("));
   CHECK(contains(text_of(thrown), "last seen: replica 1: all-reduce in gradients, step 0"));
 }
 
@@ -199,6 +199,28 @@ TEST_CASE("what an evaluation loads from is there as long as a thread that is le
   }
   CHECK(run->has_stuck_thread());
   CHECK(threads_left_behind());
+  CHECK_FALSE(watched.expired());
+  release.set_value();
+  while (run->has_stuck_thread()) std::this_thread::yield();
+}
+
+TEST_CASE("work for each replica is there as long as a thread that is left behind") {
+  auto run = make_toy(toy_options(2, BatchNormMode::kLocal));
+  std::promise<void> release;
+  auto text = std::make_shared<std::string>("of the caller");
+  const std::weak_ptr<std::string> watched = text;
+  {
+    const auto work = [text = std::move(text),
+                       released = release.get_future().share()](const Replica& replica) {
+      if (replica.rank() == 0) throw Error("out of paper");
+      released.wait();
+      CHECK(*text == "of the caller");
+    };
+    CHECK_THROWS_WITH_AS(run->for_each_replica(work),
+                         doctest::Contains("is left behind (replica 1: work in of the caller"),
+                         ReplicaError);
+  }
+  CHECK(run->has_stuck_thread());
   CHECK_FALSE(watched.expired());
   release.set_value();
   while (run->has_stuck_thread()) std::this_thread::yield();

@@ -163,6 +163,17 @@ TEST_CASE("losses: over processes they are those of one") {
 }
 
 // Layers of our own: oneDNN makes a list of arguments at each call.
+TEST_CASE("losses: what they exchange does not count as BatchNorm's") {
+  for (const Loss& loss : {Loss(DiceLoss{}), ohem()}) {
+    DataParallelOptions options = options_of({{"out", loss}}, 2);
+    options.norm = BatchNorm2d();
+    DataParallel run(options);
+    trained(run);
+    CHECK(run.sync_group().callbacks(Direction::kForward) == 0);
+    CHECK(run.sync_group().callbacks(Direction::kOther) > 0);
+  }
+}
+
 TEST_CASE("losses: a step allocates nothing") {
   for (const auto& [name, losses] : all_losses()) {
     CAPTURE(name);

@@ -285,6 +285,27 @@ TEST_CASE("the average of the weights follows them, and goes on where it was") {
   CHECK(weights_of(rest->averaged_state_dict()) == weights_of(run->averaged_state_dict()));
 }
 
+TEST_CASE("the average begins with the weights, at whatever step the training begins") {
+  DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
+  options.average_decay = 0.75;
+  options.averages_statistics = true;
+  const auto weights = make_toy(toy_options(2, BatchNormMode::kSync))->state_dict();
+  const auto run = make_toy(options);
+  run->load_state_dict(weights);
+  const char* const names[] = {"encoder.0.0.conv.weight", "encoder.0.0.bn.running_var"};
+  for (const char* name : names)
+    CHECK(run->averaged_state_dict().at(name).data == weights.at(name).data);
+  run->train_step(toy_batch(5, 100), 100, 0.1F);
+  for (const char* name : names) {
+    std::vector<float> expected = floats_of(weights, name);
+    const std::vector<float> now = floats_of(run->state_dict(), name);
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      expected[i] = std::fma(0.25F, now[i] - expected[i], expected[i]);
+    }
+    CHECK(floats_of(run->averaged_state_dict(), name) == expected);
+  }
+}
+
 TEST_CASE("the average of the running statistics follows rank 0's, and goes on where it was") {
   for (const BatchNormMode mode : {BatchNormMode::kLocal, BatchNormMode::kSync}) {
     DataParallelOptions options = toy_options(3, mode);

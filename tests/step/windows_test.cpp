@@ -126,6 +126,37 @@ TEST_CASE("windows: what does not fit is said, and the next evaluation may be ri
   CHECK(evaluate(net, {.window = {12, 8}}).mismatch.pixels > 0);
 }
 
+TEST_CASE("windows: a batch without all of its images is refused, as it is in one piece") {
+  DataParallel net = trained(SyncBatchNorm(), "cpu:1");
+  const auto load = [](std::int64_t index) {
+    Batch batch = batch_of(index);
+    batch.images.resize(10);
+    return batch;
+  };
+  for (const WindowOptions& windows : {WindowOptions{}, WindowOptions{.window = {12, 8}}}) {
+    CHECK_THROWS_WITH_AS(net.evaluate(1, load, {.windows = windows}),
+                         doctest::Contains("expected 2880 values of images"), Error);
+  }
+}
+
+TEST_CASE("windows: a class that is ignored is in no confusion matrix, as it is in one piece") {
+  DataParallel net({.devices = parse_devices("cpu:2"),
+                    .model = near_sighted,
+                    .norm = SyncBatchNorm(),
+                    .input = {2, kImage.height, kImage.width, 3},
+                    .losses = {{"out", CrossEntropyLoss{.ignore_index = 1}}}});
+  const auto load = [](std::int64_t index) {
+    Batch batch = batch_of(index);
+    std::ranges::replace(batch.labels, Label{255}, Label{1});
+    return batch;
+  };
+  const auto whole = net.evaluate(3, load);
+  const auto windows = net.evaluate(3, load, {.windows = {.window = kImage, .divisor = 4}});
+  CHECK(whole.confusion == windows.confusion);
+  CHECK(whole.confusion[0] + whole.confusion[1] + whole.confusion[2] > 0);
+  for (int predicted = 0; predicted < 3; ++predicted) CHECK(whole.confusion[3 + predicted] == 0);
+}
+
 namespace {
 
 /// How far from the middle pixel outputs change with it: both ways, along both sides.

@@ -362,8 +362,8 @@ TEST_CASE("ranks that sum different numbers of values, or one that does not, are
   });
   for (const auto& failure : thrown) {
     CHECK(contains(text_of(failure),
-                   "replica 1 is at the all-reduce 0 of gradients (4 values) while replicas 0 and "
-                   "2 are at the all-reduce 0 of gradients (5 values)"));
+                   "replica 1 is at the exchange 0 of gradients (4 values) while replicas 0 and "
+                   "2 are at the exchange 0 of gradients (5 values)"));
   }
 }
 

@@ -61,11 +61,13 @@ TEST_CASE("an average of the weights is evaluated, saved, and goes on in a resum
                                          {"bn.mode=sync", "ema.bn=copy"},
                                          {"bn.mode=local", "ema.bn=average"},
                                          {"bn.mode=sync", "ema.bn=average"},
+                                         {"bn.mode=renorm", "ema.bn=average"},
                                          {"bn.mode=sync", "ema.bn=precise"}}) {
     CAPTURE(mode);
     CAPTURE(statistics);
-    const std::vector<std::string> averaged{mode, "ema.decay=0.5", statistics, "bn.precise_iters=3",
-                                            "optim.clip_norm=1"};
+    std::vector<std::string> averaged{mode, "ema.decay=0.5", statistics, "bn.precise_iters=3",
+                                      "optim.clip_norm=1"};
+    if (mode == std::string("bn.mode=renorm")) averaged.emplace_back("bn.renorm_slices=2");
     const Runs runs;
     const TrainSummary whole = train(runs.request("whole", averaged));
     TrainRequest cut = runs.request("cut", averaged);
@@ -286,6 +288,20 @@ TEST_CASE("a run that was cut off in its last evaluation knows its best when it 
   check_same_run(runs.folder("whole"), runs.folder("cut"));
   CHECK(load_checkpoint(last).state.best_score == whole.best_score);
   CHECK(load_checkpoint(last).state.best_iter == 10);
+}
+
+TEST_CASE("a validation that fails leaves its step's checkpoint, and is made up for when resumed") {
+  const Runs runs;
+  const std::vector<std::string> both{"run.val_every=4", "run.checkpoint_every=4"};
+  train(runs.request("whole", both));
+  TrainRequest cut = runs.request("cut", both);
+  cut.fault = "evaluation:step=4";
+  CHECK_THROWS_WITH_AS(train(cut), doctest::Contains("injected failure in the evaluation"), Error);
+  CHECK(load_checkpoint(runs.folder("cut").checkpoint("last")).state.iteration == 4);
+  cut.fault.clear();
+  cut.resume = "auto";
+  train(cut);
+  check_same_run(runs.folder("whole"), runs.folder("cut"));
 }
 
 TEST_CASE("a line that was cut off is neither read nor written on, and one in between is named") {

@@ -172,7 +172,7 @@ class Replica {
 /// time.
 struct StepTimes {
   double compute = 0;            // forward and backward, without waiting
-  double batch_norm_wait = 0;    // for other replicas in BatchNorm exchanges
+  double batch_norm_wait = 0;    // for other replicas in exchanges of BatchNorm and losses
   double gradient_exchange = 0;  // waiting for gradients, sum, update and write-back
 };
 

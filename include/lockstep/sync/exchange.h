@@ -22,7 +22,7 @@ namespace lockstep {
 struct Shown {
   StatSlot slot;              // device memory
   std::int64_t channels = 0;  // of a part of the slot, [2, channels]
-  Direction direction = Direction::kForward;
+  Direction direction = Direction::kOther;
   MergeSlots merge = nullptr;  // of the slots of all, as SyncCall::merge; null: they stay apart
 };
 
