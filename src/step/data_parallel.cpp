@@ -81,7 +81,6 @@ DataParallel::Impl::Impl(DataParallelOptions&& run_options)
       exchange(chosen_exchange(options)),
       sync_group(options.devices, sync_group_options(options, exchange)),
       scatter(options, sync_group.size()),
-      shared_outcomes(sync_group),
       shared_labels(sync_group),
       replicas(options.devices.size()),
       outcomes(static_cast<std::size_t>(sync_group.size())),
@@ -352,7 +351,7 @@ void DataParallel::forward(const Batch& batch) {
 // After a failure the group runs nothing any more. What the step needs has been issued before.
 void DataParallel::Impl::wait_for(const StepUnderWay& step) {
   const auto finish = [this, slot = step.slot](int rank) {
-    outcomes[static_cast<std::size_t>(rank)] = replica_at(rank)->step().finish(slot);
+    replica_at(rank)->step().finish(slot, outcomes[static_cast<std::size_t>(rank)]);
   };
   if (!group->has_failed() || group->has_stuck_thread()) return group->run(finish);
   for (const auto& replica : replicas) finish(replica->rank());
@@ -372,7 +371,7 @@ StepResult DataParallel::finish_step() {
   const Impl::StepUnderWay step = impl_->under_way.front();
   impl_->under_way.erase(impl_->under_way.begin());
   impl_->wait_for(step);
-  impl_->shared_outcomes.share(impl_->outcomes);
+  share_by_rank(impl_->sync_group, impl_->outcomes, impl_->outcome_exchange);
   try {
     const bool summed = impl_->exchange.kind == GradientExchangeKind::kAllReduce;
     const StepResult result = gather({step.step, impl_->outcomes, summed, impl_->scale_in_use},

@@ -77,14 +77,14 @@ struct DataParallel::Impl {
   const GradientExchangeChoice exchange;
   SyncGroup sync_group;
   Scatter scatter;
-  SharedOutcomes shared_outcomes;
   SharedLabelCounts shared_labels;
   std::unique_ptr<WorldGradients> world_gradients;  // null: one process
   std::unique_ptr<HookedGradients> hooked_gradients;
   std::vector<std::unique_ptr<TrainingReplica>> replicas;  // [own rank]
   std::vector<StepOutcome> outcomes;                       // [rank] of the step finished last
-  std::vector<RankStep> rank_steps;                        // [rank], of the same step
-  std::vector<StepUnderWay> under_way;                     // the oldest first
+  PeerExchange outcome_exchange;
+  std::vector<RankStep> rank_steps;     // [rank], of the same step
+  std::vector<StepUnderWay> under_way;  // the oldest first
   StepInput begun;  // of the last step: a thread that is left behind may still be in it
   int next_slot = 0;
   float scale_in_use = 1;            // the loss scale of the next step to be finished

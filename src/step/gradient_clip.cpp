@@ -16,9 +16,9 @@ GradientClip::GradientClip(const GradientClipping& bounds, std::int64_t elements
       owner_(share.owner) {
   if (max_norm_ <= 0) return;
   for (int owner = 0; owner < share.owners; ++owner) {
-    const std::int64_t begin = owned_begin(elements, owner, share.owners);
-    const std::int64_t end = owned_begin(elements, owner + 1, share.owners);
-    squares_.push_back({nullptr, begin / kNormBlock, (end - begin + kNormBlock - 1) / kNormBlock});
+    const ElementRange owned = owned_range(elements, owner, share.owners);
+    squares_.push_back(
+        {nullptr, owned.begin / kNormBlock, (owned.size() + kNormBlock - 1) / kNormBlock});
     blocks_ = std::max(blocks_, squares_.back().count);
   }
   own_ = backend.allocate(static_cast<std::size_t>(blocks_) * sizeof(double));

@@ -45,11 +45,7 @@ void HookedGradients::meet(int rank) {
 }
 
 std::span<float> HookedGradients::of_process(int process) {
-  const auto first = static_cast<std::size_t>(process);
-  const auto elements = static_cast<std::int64_t>(values_.size());
-  const std::int64_t begin = owned_begin(elements, layout_.first[first], layout_.ranks());
-  const std::int64_t end = owned_begin(elements, layout_.first[first + 1], layout_.ranks());
-  return values().subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  return part_of(values(), owned_by_process(std::ssize(values_), process, layout_));
 }
 
 // On one thread, while the ranks wait.
@@ -75,8 +71,8 @@ HookedShard::HookedShard(HookedGradients& all, const UpdateShare& share, std::in
       backend_(backend),
       rank_(share.rank),
       brings_(share.saves),
-      begin_(owned_begin(elements, share.owner, share.owners)),
-      size_(owned_begin(elements, share.owner + 1, share.owners) - begin_) {
+      begin_(owned_range(elements, share.owner, share.owners).begin),
+      size_(owned_range(elements, share.owner, share.owners).size()) {
   if (!all_.any()) return;
   changed_ = backend_.allocate(static_cast<std::size_t>(size_) * sizeof(float));
   changed_gradients_ = static_cast<const float*>(changed_.data());

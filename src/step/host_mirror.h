@@ -9,14 +9,9 @@
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/nn/parameter_store.h"
+#include "step/parameter_ranges.h"
 
 namespace lockstep {
-
-/// Elements of the flat parameters.
-struct ElementRange {
-  std::int64_t begin = 0, end = 0;
-  std::int64_t size() const { return end - begin; }
-};
 
 /// The form for CPU devices: everything stays where it is. Used by its rank's thread; what lies on
 /// the host is read by others while the ranks of the process wait for each other.

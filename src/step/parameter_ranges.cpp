@@ -89,22 +89,36 @@ std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
   return ranges;
 }
 
+namespace {
+
+/// With owner = owners: where the elements end.
 std::int64_t owned_begin(std::int64_t elements, int owner, int owners) {
   const std::int64_t granules = (elements + kGranule - 1) / kGranule;
   return std::min(elements, kGranule * (granules * owner / owners));
+}
+
+}  // namespace
+
+ElementRange owned_range(std::int64_t elements, int owner, int owners) {
+  return {owned_begin(elements, owner, owners), owned_begin(elements, owner + 1, owners)};
+}
+
+ElementRange owned_by_process(std::int64_t elements, int process, const RankLayout& layout) {
+  const auto of = static_cast<std::size_t>(process);
+  return {owned_begin(elements, layout.first[of], layout.ranks()),
+          owned_begin(elements, layout.first[of + 1], layout.ranks())};
 }
 
 std::vector<ParameterRange> owned_ranges(const std::vector<ParameterRange>& ranges,
                                          std::int64_t elements, int owner, int owners) {
   LOCKSTEP_CHECK(owner >= 0 && owner < owners, "expected an owner in [0, ", owners, "), got ",
                  owner);
-  const std::int64_t begin = owned_begin(elements, owner, owners);
-  const std::int64_t end = owned_begin(elements, owner + 1, owners);
+  const ElementRange all = owned_range(elements, owner, owners);
   std::vector<ParameterRange> owned;
   for (const ParameterRange& range : ranges) {
     ParameterRange part = range;
-    part.begin = std::max(range.begin, begin);
-    part.end = std::min(range.end, end);
+    part.begin = std::max(range.begin, all.begin);
+    part.end = std::min(range.end, all.end);
     if (part.begin < part.end) owned.push_back(part);
   }
   return owned;

@@ -23,8 +23,21 @@ std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
                                              const Optimizer& optimizer,
                                              std::span<const ParameterGroup> groups = {});
 
-/// Where the elements that `owner` of `owners` updates begin; with owner = owners: their end.
-std::int64_t owned_begin(std::int64_t elements, int owner, int owners);
+/// Elements of the flat parameters.
+struct ElementRange {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t size() const { return end - begin; }
+};
+
+inline std::span<float> part_of(std::span<float> values, const ElementRange& range) {
+  return values.subspan(static_cast<std::size_t>(range.begin),
+                        static_cast<std::size_t>(range.size()));
+}
+
+/// The elements that `owner` of `owners` updates.
+ElementRange owned_range(std::int64_t elements, int owner, int owners);
+/// Those that all ranks of a process update, as owners.
+ElementRange owned_by_process(std::int64_t elements, int process, const RankLayout& layout);
 
 /// The share of `ranges` that `owner` of `owners` updates: [elements] cut into equal pieces at
 /// multiples of kNormBlock.

@@ -77,7 +77,7 @@ double loss_of(const StepDone& done, std::size_t i, std::size_t losses) {
   double sum = 0;
   for (const StepOutcome& outcome : done.outcomes) {
     const std::size_t terms = outcome.loss_terms.size() / losses;
-    for (const double term : outcome.loss_terms.subspan(i * terms, terms)) sum += term;
+    for (const double term : std::span(outcome.loss_terms).subspan(i * terms, terms)) sum += term;
   }
   return sum;
 }

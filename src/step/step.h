@@ -66,15 +66,19 @@ struct EvalOutcome {
   TileMismatch mismatch = {};
 };
 
-/// One rank's share of a step's outcome. The spans are good until its number is used again.
+/// One rank's share of a step's outcome.
 struct StepOutcome {
   StepSums sums;
   // What is added up over all ranks, one after another: a rank's sums themselves, or what they
   // consist of (FixedOrderSums).
-  std::span<const double> loss_terms;    // [loss][term]
-  std::span<const double> square_terms;  // of the gradient's elements that the rank updates
+  std::vector<double> loss_terms;    // [loss][term]
+  std::vector<double> square_terms;  // of the gradient's elements that the rank updates
   StepTimes times;
   std::size_t memory_bytes = 0, peak_memory_bytes = 0;  // of the backend
+
+  auto fields() {
+    return std::tie(sums, loss_terms, square_terms, times, memory_bytes, peak_memory_bytes);
+  }
 };
 
 }  // namespace lockstep

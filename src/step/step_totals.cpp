@@ -38,16 +38,16 @@ void StepTotals::clear() {
 }
 
 // A sum is its own only term where no order is fixed.
-StepOutcome StepTotals::read(int slot) {
+void StepTotals::read(int slot, StepOutcome& outcome) {
   const auto* read = static_cast<const StepSums*>(readback_->wait(slot));
   const auto* numbers = reinterpret_cast<const double*>(read + 1);
-  StepOutcome outcome;
   outcome.sums = *read;
-  outcome.loss_terms = {read->losses.data(), losses_};
-  outcome.square_terms = {&read->squared_norm, 1};
-  if (fixed_.images > 0) outcome.loss_terms = {numbers, losses_ * fixed_.images};
-  if (fixed_.blocks > 0) outcome.square_terms = {numbers + losses_ * fixed_.images, fixed_.blocks};
-  return outcome;
+  const double* const squares = numbers + losses_ * fixed_.images;
+  const auto& losses = read->losses;
+  outcome.loss_terms.assign(losses.data(), losses.data() + losses_);
+  outcome.square_terms.assign(1, read->squared_norm);
+  if (fixed_.images > 0) outcome.loss_terms.assign(numbers, squares);
+  if (fixed_.blocks > 0) outcome.square_terms.assign(squares, squares + fixed_.blocks);
 }
 
 }  // namespace lockstep

@@ -37,8 +37,8 @@ class StepTotals {
 
   /// Starts to copy the totals to the host, as what has been issued until now leaves them.
   void start_readback(int slot) { readback_->start(slot); }
-  /// Waits for that copy. The spans of the outcome are good until the next copy of this number.
-  StepOutcome read(int slot);
+  /// Waits for that copy, and writes the sums and their terms.
+  void read(int slot, StepOutcome& outcome);
 
  private:
   double* terms() const { return reinterpret_cast<double*>(&sums() + 1); }

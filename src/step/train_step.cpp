@@ -175,16 +175,15 @@ void TrainStep::give_up(int slot) {
   totals_.clear();
 }
 
-StepOutcome TrainStep::finish(int slot) {
+void TrainStep::finish(int slot, StepOutcome& outcome) {
   communicator_.begin_step(steps_[static_cast<std::size_t>(slot)]);  // a later one may be issued
   communicator_.enter("loss", "the device");
   const auto start = std::chrono::steady_clock::now();
-  StepOutcome outcome = totals_.read(slot);
+  totals_.read(slot, outcome);
   outcome.times = times_[static_cast<std::size_t>(slot)];
   outcome.times.compute += seconds_since(start);
   outcome.memory_bytes = backend_.allocated_bytes();
   outcome.peak_memory_bytes = backend_.peak_allocated_bytes();
-  return outcome;
 }
 
 // --- the forward pass alone ---

@@ -49,7 +49,7 @@ class TrainStep {
   /// The whole step (DataParallel::begin_step). On a GPU it is only issued.
   void issue(const StepInput& input);
   /// Waits for the device, as nothing before it does.
-  StepOutcome finish(int slot);
+  void finish(int slot, StepOutcome& outcome);
   /// Forgets what steps that left the weights alone have added up and done to the running
   /// statistics. `slot`: StepInput::slot of the first of them.
   void give_up(int slot);

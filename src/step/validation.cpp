@@ -31,15 +31,6 @@ bool is_among_five(std::span<const float> logits, Label label) {
   return before < 5;
 }
 
-ForwardOptions forward_options(const DataParallelOptions& options, Model model,
-                               const std::string& output, Communicator& communicator) {
-  return {.model = std::move(model),
-          .norm = options.norm,
-          .output = output,
-          .activations = options.precision,
-          .communicator = communicator};
-}
-
 }  // namespace
 
 Validation::Validation(const DataParallelOptions& options, Communicator& communicator,
@@ -48,21 +39,27 @@ Validation::Validation(const DataParallelOptions& options, Communicator& communi
       communicator_(communicator),
       backend_(backend),
       loss_(loss),
-      by_running_{Forward(forward_options(options, options.model, loss.output(), communicator),
-                          backend, store),
-                  {}},
-      by_batch_{Forward(forward_options(options, normalize_by_batch(options.model), loss.output(),
-                                        communicator),
-                        backend, store),
-                {}},
-      by_image_{Forward(forward_options(options, normalize_by_image(options.model), loss.output(),
-                                        communicator),
-                        backend, store),
-                {}},
+      ways_(ways_of(options, communicator, backend, store)),
       sum_(backend.allocate(sizeof(double))) {
   if (!loss_.takes_labels()) return;
   const auto classes = static_cast<std::size_t>(loss_.classes());
   confusion_ = backend_.allocate(classes * classes * sizeof(std::int64_t));
+}
+
+std::array<Validation::Way, 3> Validation::ways_of(const DataParallelOptions& options,
+                                                   Communicator& communicator, Backend& backend,
+                                                   ParameterStore& store) const {
+  const auto way = [&](Model model) {
+    return Way{Forward({.model = std::move(model),
+                        .norm = options.norm,
+                        .output = loss_.output(),
+                        .activations = options.precision,
+                        .communicator = communicator},
+                       backend, store),
+               {}};
+  };
+  return {way(options.model), way(normalize_by_batch(options.model)),
+          way(normalize_by_image(options.model))};
 }
 
 Tensor Validation::confusion_tensor() const {
@@ -74,18 +71,6 @@ Tensor Validation::sum_tensor() const { return bytes_tensor(sum_.data(), sizeof(
 void Validation::begin() {
   if (confusion_.data() != nullptr) backend_.fill(confusion_tensor(), 0);
   window_confusion_.assign(confusion_.bytes() / sizeof(std::int64_t), 0);
-}
-
-Validation::Way& Validation::way_of(EvalNormalizer by) {
-  switch (by) {
-    case EvalNormalizer::kBatch:
-      return by_batch_;
-    case EvalNormalizer::kOwn:
-      return by_image_;
-    case EvalNormalizer::kRunning:
-      break;
-  }
-  return by_running_;
 }
 
 void Validation::check_images(const Batch& batch, const Shape& input) {

@@ -2,6 +2,7 @@
 // A replica's share of an evaluation: whole images, by the replica's running statistics or others.
 // No replica waits for another.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -47,7 +48,9 @@ class Validation {
   using SampleRows =
       std::function<void(std::size_t sample, int first, std::span<const float> probabilities)>;
 
-  Way& way_of(EvalNormalizer by);
+  std::array<Way, 3> ways_of(const DataParallelOptions& options, Communicator& communicator,
+                             Backend& backend, ParameterStore& store) const;
+  Way& way_of(EvalNormalizer by) { return ways_[static_cast<std::size_t>(by)]; }
   static void check_images(const Batch& batch, const Shape& input);
   void prepare(const Batch& batch, EvalNormalizer by);
   /// The output for the batch, for which the network has been prepared.
@@ -66,8 +69,8 @@ class Validation {
   Communicator& communicator_;
   Backend& backend_;
   LossNode& loss_;
-  Way by_running_, by_batch_, by_image_;
-  Way* present_ = &by_running_;
+  std::array<Way, 3> ways_;  // [EvalNormalizer]
+  Way* present_ = &way_of(EvalNormalizer::kRunning);
   Storage sum_;        // double: the loss of a batch
   Storage confusion_;  // int64 [classes, classes]; empty where the loss has no labels
   std::vector<std::int64_t> window_confusion_;  // [classes, classes] of what came in windows

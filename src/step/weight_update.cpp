@@ -31,7 +31,8 @@ WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare
       saves_(share.saves) {
   ranges_ = owned_ranges(parameter_ranges(own, optimizer_, options.parameter_groups),
                          own.elements(), share.owner, share.owners);
-  begin_ = owned_begin(own.elements(), share.owner, share.owners);
+  const ElementRange owned = owned_range(own.elements(), share.owner, share.owners);
+  begin_ = owned.begin;
   const std::int64_t size = ranges_.empty() ? 0 : ranges_.back().end - begin_;
   for (ParameterRange& range : ranges_) {
     range.begin -= begin_;
@@ -46,8 +47,7 @@ WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare
   // First, where the update reads them: the others may lie on other devices.
   weights_.insert(weights_.begin(), own.values() + begin_);
   allocate_slots(size);
-  const std::int64_t end = owned_begin(own.elements(), share.owner + 1, share.owners);
-  average_.emplace(options.average_decay, own.values() + begin_, end - begin_, backend_);
+  average_.emplace(options.average_decay, own.values() + begin_, owned.size(), backend_);
   const bool averages = options.averages_statistics && share.rank == 0;
   averaged_statistics_.emplace(averages ? options.average_decay : 0, own.statistics(),
                                own.statistics_elements(), backend_);

@@ -29,14 +29,9 @@ WorldPlan::WorldPlan(const RankLayout& layout, std::int64_t elements, bool in_tr
       elements_(elements),
       in_tree_(in_tree),
       shares_(static_cast<std::size_t>(layout.processes())) {
-  for (std::size_t process = 0; process < shares_.size(); ++process) {
-    shares_[process].range = owned(layout_.first[process], layout_.first[process + 1]);
+  for (int process = 0; process < layout_.processes(); ++process) {
+    shares_[static_cast<std::size_t>(process)].range = owned_by_process(elements, process, layout_);
   }
-}
-
-ElementRange WorldPlan::owned(int first, int last) const {
-  return {owned_begin(elements_, first, layout_.ranks()),
-          owned_begin(elements_, last, layout_.ranks())};
 }
 
 void WorldPlan::make(const GradientTree& tree, std::span<HostMirror* const> mirrors) {
@@ -130,8 +125,7 @@ void WorldGradients::meet(ProcessBarrier& barrier, const char* where, int own,
 }
 
 ElementRange WorldGradients::owned(int own) const {
-  const int rank = layout_.first_rank() + own;
-  return plan_.owned(rank, rank + 1);
+  return plan_.owned(layout_.first_rank() + own);
 }
 
 void WorldGradients::exchange(int own, const GradientTree& tree) {

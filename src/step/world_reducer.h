@@ -40,8 +40,8 @@ class WorldPlan {
   /// one. `layout` outlives the object.
   WorldPlan(const RankLayout& layout, std::int64_t elements, bool in_tree);
 
-  /// Elements of the flat parameters that ranks from `first` to before `last` own, or a process.
-  ElementRange owned(int first, int last) const;
+  /// Elements of the flat parameters that a rank owns, or a process.
+  ElementRange owned(int rank) const { return owned_range(elements_, rank, layout_.ranks()); }
   const ElementRange& range(int process) const { return share(process).range; }
 
   /// For a step of this tree, whose gradients in this process the mirrors [own rank] have.

@@ -5,59 +5,6 @@
 #include "step/parameter_ranges.h"
 
 namespace lockstep {
-namespace {
-
-/// What of an outcome is a value; its spans follow.
-struct OutcomeValues {
-  StepSums sums;
-  StepTimes times;
-  std::size_t memory_bytes = 0, peak_memory_bytes = 0;
-  std::size_t loss_terms = 0, square_terms = 0;
-};
-
-void write_outcome(const StepOutcome& outcome, ByteWriter& writer) {
-  writer.add(OutcomeValues{outcome.sums, outcome.times, outcome.memory_bytes,
-                           outcome.peak_memory_bytes, outcome.loss_terms.size(),
-                           outcome.square_terms.size()});
-  writer.add_all(outcome.loss_terms);
-  writer.add_all(outcome.square_terms);
-}
-
-StepOutcome read_outcome(ByteReader& reader, std::vector<double>& memory) {
-  const auto values = reader.get<OutcomeValues>();
-  memory.resize(values.loss_terms + values.square_terms);
-  reader.get_all(memory);
-  const std::span<const double> all = memory;
-  return {values.sums,  all.first(values.loss_terms), all.subspan(values.loss_terms),
-          values.times, values.memory_bytes,          values.peak_memory_bytes};
-}
-
-}  // namespace
-
-SharedOutcomes::SharedOutcomes(SyncGroup& group)
-    : group_(group), numbers_(static_cast<std::size_t>(group.size())) {}
-
-void SharedOutcomes::share(std::span<StepOutcome> outcomes) {
-  const std::vector<int>& first = group_.rank_layout().first;
-  const auto for_ranks_of = [&first](int process, const auto& work) {
-    const auto end = static_cast<std::size_t>(first[static_cast<std::size_t>(process) + 1]);
-    for (auto rank = static_cast<std::size_t>(first[static_cast<std::size_t>(process)]); rank < end;
-         ++rank) {
-      work(rank);
-    }
-  };
-  peers_(
-      group_,
-      [&](ByteWriter& writer) {
-        for_ranks_of(group_.rank_layout().process,
-                     [&](std::size_t rank) { write_outcome(outcomes[rank], writer); });
-      },
-      [&](int process, ByteReader& reader) {
-        for_ranks_of(process, [&](std::size_t rank) {
-          outcomes[rank] = read_outcome(reader, numbers_[rank]);
-        });
-      });
-}
 
 const Batch& SharedLabelCounts::share(const Batch& batch) {
   if (!batch.own_places_only) return batch;
@@ -117,14 +64,9 @@ void share_optimizer_state(SyncGroup& group, OptimizerState& state) {
   for (auto& slot : state.slots) {
     std::vector<float>& values = slot.second;
     const bool first_has_all = slot.first == kAveragedStatisticsSlot;
-    const auto piece = [&](int of_process) {
-      const auto process = static_cast<std::size_t>(of_process);
+    const auto piece = [&](int process) {
       if (first_has_all) return std::span<float>(values).first(process == 0 ? values.size() : 0);
-      const auto elements = static_cast<std::int64_t>(values.size());
-      const auto begin = owned_begin(elements, layout.first[process], layout.ranks());
-      const auto end = owned_begin(elements, layout.first[process + 1], layout.ranks());
-      return std::span<float>(values).subspan(static_cast<std::size_t>(begin),
-                                              static_cast<std::size_t>(end - begin));
+      return part_of(values, owned_by_process(std::ssize(values), process, layout));
     };
     exchange(
         group,

@@ -14,22 +14,6 @@
 
 namespace lockstep {
 
-/// What the ranks of all processes have come to in a step. Its memory is used step after step.
-class SharedOutcomes {
- public:
-  /// `group` outlives it.
-  explicit SharedOutcomes(SyncGroup& group);
-
-  /// outcomes [rank], of which those of this process's ranks are there: fills in the others', whose
-  /// spans are good until the next call.
-  void share(std::span<StepOutcome> outcomes);
-
- private:
-  SyncGroup& group_;
-  PeerExchange peers_;
-  std::vector<std::vector<double>> numbers_;  // [rank] what the others' spans point to
-};
-
 /// What a loss is divided by is counted over all processes, each of which may have labels of its
 /// own places alone (Batch::own_places_only).
 class SharedLabelCounts {

@@ -136,9 +136,9 @@ class PeerExchange {
 };
 
 /// by_rank: an element per rank, of which those of this process's ranks are there. Fills in the
-/// others'. As PeerExchange.
+/// others'. As PeerExchange, of which one that is kept allocates nothing the next time.
 template <typename Group, typename Value>
-void share_by_rank(Group& group, std::vector<Value>& by_rank) {
+void share_by_rank(Group& group, std::vector<Value>& by_rank, PeerExchange& exchange) {
   const RankLayout& layout = group.rank_layout();
   const auto ranks_of = [&](int process) {
     const auto of = static_cast<std::size_t>(process);
@@ -146,7 +146,7 @@ void share_by_rank(Group& group, std::vector<Value>& by_rank) {
     return std::span(by_rank).subspan(first,
                                       static_cast<std::size_t>(layout.first[of + 1]) - first);
   };
-  PeerExchange()(
+  exchange(
       group,
       [&](ByteWriter& writer) {
         for (Value& own : ranks_of(layout.process)) writer.put(own);
@@ -154,6 +154,12 @@ void share_by_rank(Group& group, std::vector<Value>& by_rank) {
       [&](int process, ByteReader& reader) {
         for (Value& theirs : ranks_of(process)) reader.read(theirs);
       });
+}
+
+template <typename Group, typename Value>
+void share_by_rank(Group& group, std::vector<Value>& by_rank) {
+  PeerExchange exchange;
+  share_by_rank(group, by_rank, exchange);
 }
 
 }  // namespace lockstep

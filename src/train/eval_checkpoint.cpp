@@ -24,14 +24,6 @@ void use_saved_statistics(DataParallel& replicas, const std::vector<ReplicaStati
       replicas, std::vector<ReplicaStatistics>(devices, chosen_statistics(saved, stats)));
 }
 
-/// What a training on other devices has asked of them is not asked of these.
-Config without_demands(Config config) {
-  config.run.transport = TransportKind::kAuto;
-  config.run.gradient_exchange = GradientExchangeKind::kAuto;
-  config.run.cuda_graph = config.run.placement_invariant = false;
-  return config;
-}
-
 // The smallest training plan will do, in which no replica meets another.
 std::unique_ptr<DataParallel> replicas_for(const Config& trained,
                                            const std::vector<Device>& devices, World& world) {
@@ -70,10 +62,7 @@ ReplicaStatistics compute_precise(const Config& trained, const CheckpointFiles& 
   const bool known = !saved.empty();
   const int ranks = known ? static_cast<int>(saved.size()) : make_rank_layout(world, here).ranks();
   config.batch.global = config.global_batch(ranks);
-  const TrainLoader loader(config.data, {.batch = *config.batch.global,
-                                         .drop_last = config.batch.drop_last,
-                                         .seed = config.run.seed,
-                                         .divisor = config.size_divisor()});
+  const TrainLoader loader(config.data, loader_options(config, *config.batch.global));
   const std::int64_t steps = config.max_iters(loader.batches_per_epoch());
   config = with_steps(config, steps);
   const bool spreads = known && !config.bn.shares_statistics();

@@ -139,10 +139,7 @@ void time_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader
 
 double time_precise_batch(const Config& config, DataParallel& replicas) {
   constexpr std::int64_t kBatches = 2;
-  TrainLoader loader(config.data, {.batch = config.micro_batch(replicas.size()),
-                                   .drop_last = config.batch.drop_last,
-                                   .seed = config.run.seed,
-                                   .divisor = config.size_divisor()});
+  TrainLoader loader(config.data, loader_options(config, config.micro_batch(replicas.size())));
   precise_statistics(replicas, loader, 1);  // waits for the loader
   const Clock::time_point start = Clock::now();
   precise_statistics(replicas, loader, kBatches);
@@ -235,10 +232,7 @@ TrainingPlan plan_training(const Config& written, const std::vector<Device>& dev
   const auto count = static_cast<int>(devices.size());
   plan.global_batch = config.global_batch(count);
   plan.shares = chunk_sizes(config.micro_batch(count), count);
-  TrainLoader loader(config.data, {.batch = plan.global_batch,
-                                   .drop_last = config.batch.drop_last,
-                                   .seed = config.run.seed,
-                                   .divisor = config.size_divisor()});
+  TrainLoader loader(config.data, loader_options(config, plan.global_batch));
   const ValLoader val_loader(config.data, config.run.seed);
   plan.size = loader.size();
   plan.train_images = loader.dataset().size();

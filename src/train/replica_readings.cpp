@@ -17,6 +17,7 @@
 #include "nn/norms/batch_norm_layer.h"
 #include "step/replica.h"
 #include "sync/byte_stream.h"
+#include "train/training.h"
 
 namespace lockstep {
 namespace {
@@ -247,10 +248,7 @@ ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader
 }
 
 ReplicaStatistics precise_statistics(DataParallel& replicas, const Config& config) {
-  TrainLoader batches(config.data, {.batch = config.micro_batch(replicas.size()),
-                                    .drop_last = config.batch.drop_last,
-                                    .seed = config.run.seed,
-                                    .divisor = config.size_divisor()});
+  TrainLoader batches(config.data, loader_options(config, config.micro_batch(replicas.size())));
   return precise_statistics(replicas, batches, config.bn.precise_iters);
 }
 

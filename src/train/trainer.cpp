@@ -249,10 +249,10 @@ bool Trainer::stop_requested() { return is_any(request_.stop != nullptr && reque
 
 // A run that ended in the validation of a step had saved that step before.
 void Trainer::validate_what_was_resumed() {
-  const bool due_again =
-      session_.resume.found() && due(meter_.begun(), request_.config.run.val_every);
-  if (!due_again || meter_.begun() == session_.max_iters) return;
-  if (is_any(session_.world.first() && !recorder_.knows_scores_of(meter_.begun()))) validate();
+  const std::int64_t step = meter_.begun();
+  const bool inside = 0 < step && step < session_.max_iters;
+  if (!inside || !session_.resume.found() || !due(step, request_.config.run.val_every)) return;
+  if (is_any(session_.world.first() && !recorder_.knows_scores_of(step))) validate();
 }
 
 // Of a step: the next global batch, every replica's forward and backward pass and the update.

@@ -65,6 +65,20 @@ Config with_steps(Config config, std::int64_t steps) {
   return config;
 }
 
+Config without_demands(Config config) {
+  config.run.transport = TransportKind::kAuto;
+  config.run.gradient_exchange = GradientExchangeKind::kAuto;
+  config.run.cuda_graph = config.run.placement_invariant = false;
+  return config;
+}
+
+LoaderOptions loader_options(const Config& config, std::int64_t batch) {
+  return {.batch = batch,
+          .drop_last = config.batch.drop_last,
+          .seed = config.run.seed,
+          .divisor = config.size_divisor()};
+}
+
 DataParallelOptions replica_options(const Config& config, const std::vector<Device>& devices,
                                     std::int64_t global_batch, const Size& size, World& world) {
   DataParallelOptions options;

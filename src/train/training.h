@@ -39,6 +39,12 @@ auto by_keys(const Function& function) {
 /// With what norm layers count in steps, for a training of so many.
 Config with_steps(Config config, std::int64_t steps);
 
+/// Without what a training asks of its own devices: that is not asked of others.
+Config without_demands(Config config);
+
+/// What a configuration says of training batches, of `batch` images each.
+LoaderOptions loader_options(const Config& config, std::int64_t batch);
+
 /// What a configuration says of replicas on these devices.
 DataParallelOptions replica_options(const Config& config, const std::vector<Device>& devices,
                                     std::int64_t global_batch, const Size& size,

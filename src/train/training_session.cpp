@@ -162,11 +162,8 @@ void TrainingSession::lock_folder() {
 }
 
 void TrainingSession::make_loader() {
-  LoaderOptions options{.batch = config.global_batch(layout.ranks()),
-                        .drop_last = config.batch.drop_last,
-                        .seed = config.run.seed,
-                        .divisor = config.size_divisor(),
-                        .first_batch = resume.step()};
+  LoaderOptions options = loader_options(config, config.global_batch(layout.ranks()));
+  options.first_batch = resume.step();
   if (world.size() > 1) {
     options.own_places = [own = layout, accumulate = config.micro_batches()](std::int64_t count) {
       return own_places(count, accumulate, own);

@@ -65,9 +65,10 @@ TEST_CASE("an average of the weights is evaluated, saved, and goes on in a resum
                                          {"bn.mode=sync", "ema.bn=precise"}}) {
     CAPTURE(mode);
     CAPTURE(statistics);
-    std::vector<std::string> averaged{mode, "ema.decay=0.5", statistics, "bn.precise_iters=3",
-                                      "optim.clip_norm=1"};
-    if (mode == std::string("bn.mode=renorm")) averaged.emplace_back("bn.renorm_slices=2");
+    std::vector<std::string> settings{mode, "bn.precise_iters=3", "optim.clip_norm=1"};
+    if (mode == std::string("bn.mode=renorm")) settings.emplace_back("bn.renorm_slices=2");
+    std::vector<std::string> averaged = settings;
+    averaged.insert(averaged.end(), {"ema.decay=0.5", statistics});
     const Runs runs;
     const TrainSummary whole = train(runs.request("whole", averaged));
     TrainRequest cut = runs.request("cut", averaged);
@@ -91,8 +92,7 @@ TEST_CASE("an average of the weights is evaluated, saved, and goes on in a resum
     CHECK(report.iteration == 10);
     CHECK(said.back().at("mIoU") == score(report.evaluation).value());
     // The plain weights are trained as without it.
-    const TrainSummary plain =
-        train(runs.request("plain", {mode, "bn.precise_iters=3", "optim.clip_norm=1"}));
+    const TrainSummary plain = train(runs.request("plain", settings));
     CHECK(plain.evaluation.confusion == whole.evaluation.confusion);
     CHECK(read_text(runs.folder("plain").checkpoint("last")) ==
           read_text(runs.folder("whole").checkpoint("last")));

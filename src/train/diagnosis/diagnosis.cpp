@@ -171,11 +171,8 @@ ImagesDiagnosis diagnose_images(DataParallel& replicas, Images images, const Pas
   return result;
 }
 
-/// What a training on other devices asks of them is not asked of this one.
-Config on_one_device(Config config) {
-  config.run.transport = TransportKind::kAuto;
-  config.run.gradient_exchange = GradientExchangeKind::kAuto;
-  config.run.cuda_graph = config.run.placement_invariant = false;
+Config on_one_device(const Config& trained) {
+  Config config = without_demands(trained);
   config.batch.accumulate = 1;
   config.bn.sync_group = 0;
   if (config.bn.has_running_statistics()) config.bn.mode = BatchNormMode::kLocal;
