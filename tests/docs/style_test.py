@@ -165,6 +165,18 @@ class Commands:
                 yield f"`{line}`: {call.group(1)} has no option {option}"
 
 
+def unknown_script_options(root):
+    """Options that pages and scripts give to scripts of tools/, and these do not know. The changelog names those that are gone."""
+    files = [file for folder in ("tools", "tests", "docs") for file in sorted((root / folder).rglob("*")) if file.is_file()]
+    for file in [*files, root / "README.md", root / "CONTRIBUTING.md"]:
+        for name, options in re.findall(r"tools/([\w/.]+)\"?((?: +(?:--[a-z-]+|\w+))+)", file.read_text(errors="ignore")):
+            script = root / "tools" / name
+            known = script.read_text() if script.is_file() else ""
+            for option in re.findall(r"--[a-z][a-z-]*", options if known else ""):
+                if not re.search(rf"{option}(?![\w-])", known):
+                    yield f"{file.relative_to(root)}: tools/{name} has no option {option}"
+
+
 def violations(root, program):
     commands, keys = Commands(root, program), configuration_keys(root)
     pages = [root / "README.md", *sorted((root / "docs").rglob("*.md")), root / "data/README.md",
@@ -196,7 +208,8 @@ def other_versions(root):
 
 def main():
     found = list(violations(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None))
-    found += [*unlisted_tests(Path(sys.argv[1])), *other_versions(Path(sys.argv[1]))]
+    for check in (unlisted_tests, other_versions, unknown_script_options):
+        found += check(Path(sys.argv[1]))
     for line in found:
         print(line)
     print(f"{len(found)} violations")
