@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """One rank of a test over gloo: gloo_rank.py CASE RANK SIZE FOLDER. Writes what it has seen to FOLDER/RANK.pt."""
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -82,6 +83,16 @@ def leaves(rank):
     net, x = two_layers(ProcessGroup(timeout=300))
     for _ in range(1 if rank == 2 else 2):
         net(x)
+
+
+def files(rank):
+    """Connections have numbers above what select() takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    held = [open(os.devnull) for _ in range(1100)]
+    seen = rank_steps(convert(make_net()), COUNTS["uneven"], rank)
+    assert len(held) == 1100
+    return seen
 
 
 def data_parallel(rank):

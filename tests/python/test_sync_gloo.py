@@ -1,4 +1,5 @@
 """SyncBatchNorm over processes of torch.distributed with gloo: what one process computes, and failures that are named."""
+import resource
 import subprocess
 import sys
 import time
@@ -42,6 +43,15 @@ def test_ranks_are_one_process_with_the_whole_batch(case, tmp_path):
     ranks, said = run(case, tmp_path)
     assert None not in ranks, said
     assert_ranks_are_whole(ranks, COUNTS[case])
+
+
+def test_ranks_with_many_open_files(tmp_path):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"no more than {hard} open files are allowed here")
+    ranks, said = run("files", tmp_path)
+    assert None not in ranks and not any("error" in each for each in ranks), (ranks, said)
+    assert_ranks_are_whole(ranks, COUNTS["uneven"])
 
 
 def test_with_distributed_data_parallel(tmp_path):

@@ -96,7 +96,7 @@ class _Door:
 
     def _serve(self, deadline: float) -> None:
         until = min([deadline, *(each.until for each in self._unknown)])
-        for ready in _ready([self._listener, *(each.socket for each in self._unknown)], [], until):
+        for ready in ready_sockets([self._listener, *(each.socket for each in self._unknown)], [], until):
             if ready is self._listener:
                 self._let_in()
             else:
@@ -145,7 +145,7 @@ def reach_master(addresses: List[str], port: int, rank: int, passwords: Password
     greeting = passwords.question + _RANK.pack(rank)
     try:
         while (calling or asked) and time.monotonic() < deadline:
-            for ready in _ready(list(asked), list(calling), deadline):
+            for ready in ready_sockets(list(asked), list(calling), deadline):
                 if ready in calling:
                     del calling[ready]
                     if _said(ready, greeting):
@@ -183,7 +183,8 @@ def _said(connection: socket.socket, text: bytes) -> bool:
         return False
 
 
-def _ready(readers: List[socket.socket], writers: List[socket.socket], until: float) -> List[socket.socket]:
+def ready_sockets(readers: List[socket.socket], writers: List[socket.socket], until: float) -> List[socket.socket]:
+    """Those that can be read, or written; none where none could until then. Unlike select.select it takes sockets of any number."""
     with selectors.DefaultSelector() as selector:
         for each in readers:
             selector.register(each, selectors.EVENT_READ)

@@ -6,7 +6,6 @@ connection names the rank at once, and an error reaches all ranks before anybody
 tell the workers where the master listens.
 """
 import os
-import select
 import socket
 import threading
 import time
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .connections import prepared, receive, send
-from .greeting import accept_ranks, new_passwords, own_addresses, reach_master
+from .greeting import accept_ranks, new_passwords, own_addresses, reach_master, ready_sockets
 from .groups import STALL_TIMEOUT, Call, Group, GroupError, LostGroup, disagreement, where
 
 _LINGER = 10.0  # seconds that the master waits for workers to read of a failure
@@ -103,7 +102,7 @@ class ProcessGroup(Group):
         deadline = time.monotonic() + self.timeout
         while len(calls) < self.size:
             waited_for = {self._sockets[rank]: rank for rank in range(1, self.size) if rank not in calls}
-            ready, _, _ = select.select(list(waited_for), [], [], max(0.0, deadline - time.monotonic()))
+            ready = ready_sockets(list(waited_for), [], deadline)
             if not ready:
                 rank = min(waited_for.values())
                 raise GroupError(f"rank {rank} has not come to the {call}, where rank 0 has waited for {self.timeout:g} s; "
@@ -138,9 +137,9 @@ class ProcessGroup(Group):
         connection = self._sockets[0]
         # The master has the last word on who is late, and says so; only a master that hangs itself is told from here.
         connection.settimeout(1.5 * self.timeout + 1)
+        news = ready_sockets([connection], [], 0.0)  # what is there before a question tells of a failure
         try:
-            # What is there before a question is news of a failure.
-            if not select.select([connection], [], [], 0)[0]:
+            if not news:
                 send(connection, {"layer": call.layer, "phase": call.phase, "values": call.values}, payload)
             header, shown = receive(connection)
         except socket.timeout:
