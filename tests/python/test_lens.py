@@ -172,7 +172,7 @@ def test_one_output_channel_tells_two_classes_apart():
     expected = nn.functional.binary_cross_entropy_with_logits(logits[:, 0, 4:], labels[:, 4:].float())
     assert found.loss == pytest.approx(float(expected), rel=1e-5)
     assert lens(net, [(shifted(8), labels[:, None])], images_per_device=(1,)).loss == found.loss
-    with pytest.raises(LockstepError, match="expected labels 0 and 1 .* got 3; if .* give a loss"):
+    with pytest.raises(LockstepError, match="expected labels 0 and 1 .* got 3; if .* give lens\\(\\) a loss="):
         lens(net, [(shifted(8), torch.full((8, 16, 16), 3))], images_per_device=(1,))
 
 
@@ -246,7 +246,7 @@ def test_losses_labels_and_outputs():
             return {"out": self.net(x), "aux": None}
     wrapped = lens(Wrapped(), [noise(8)], images_per_device=(2,))
     assert wrapped.by_images[0].logit_noise == found.by_images[0].logit_noise and wrapped.to_dict()["loss"] is None
-    with pytest.raises(LockstepError, match="expected logits .* got str; name them by"):
+    with pytest.raises(LockstepError, match="expected logits .* got str; let it return them, or name them by"):
         lens(Named(), [noise(8)], images_per_device=(2,))
     assert lens(Named(), [noise(8)], images_per_device=(2,), output=lambda returned: noise(2)).by_images
 
@@ -493,10 +493,10 @@ def test_natural_input():
 
 @pytest.mark.parametrize("loader, message", [
     ((torch.zeros(8, 3, 16, 16, dtype=torch.uint8), None), r"floating-point numbers, .* got uint8; write lens\(..., batch="),
-    ((noise(8), torch.full((8, 16, 16), -100)), r"labels 0 to 3 \(255 does not count\), got -100; .* ignore_index=-100"),
+    ((noise(8), torch.full((8, 16, 16), -100)), r"labels 0 to 3 \(255 does not count\), got -100; .* write ignore_index=-100"),
     ((noise(8), torch.zeros(8, 4, 4)), r"expected labels \[8, 16, 16\] for logits \[8, 4, 16, 16\], got \[8, 4, 4\]"),
     ((noise(8), torch.full((8, 16, 16), 0.5)), "numbers of classes, got fractions"),
-    ([{"picture": noise(8)}], "a dictionary of 'picture'; say which is which"),
+    ([{"picture": noise(8)}], "a dictionary of 'picture'; call them 'image' and 'label', or say which is which"),
     (noise(8)[0], r"the model refuses images \[2, 16, 16\]: .*the loader's batches"),
     (3, "a loader, a data set, or images .* got int"), (noise(8)[0, 0, 0], r"got \[16\]; say where they are")])
 def test_other_input_says_what_to_write(loader, message):
@@ -520,6 +520,30 @@ def test_a_batch_of_a_loader_is_one_batch():
     torch.manual_seed(0)
     net, x, y = tiny(), noise(64), torch.randint(0, 4, (64, 16, 16))
     assert lens(net, [x, y]).by_images[0].loss == lens(net, (x, y)).by_images[0].loss
+
+
+    masks, gray = y % 2, nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2))
+    for model, images, labels in ((net, x, masks), (net, x, masks[:, None]), (gray, x[:, :1], masks[:, None])):
+        assert lens(model, [images, labels.float()]).loss == lens(model, (images, labels)).loss
+    for images in (x, 255 * x.round()):
+        assert lens(net, [images[:32], images[32:]]).images == 64  # two batches of images alone
+
+
+def test_a_network_in_mixed_precision():
+    class Mixed(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.net(x)
+    labels = torch.randint(0, 4, (8, 16, 16), generator=torch.Generator().manual_seed(3))
+    for net in (tiny(), convert(tiny(), Group(), eps_mode="clamp")):
+        found, expected = (lens(each, (shifted(8), labels), (1, 2), weights="trained") for each in (Mixed(net), net))
+        assert [each.verdict for each in found.by_images] == [each.verdict for each in expected.by_images]
+        for a, b in zip(found.by_images, expected.by_images):
+            assert [a.loss, a.running_loss, a.stored_loss] == pytest.approx([b.loss, b.running_loss, b.stored_loss], rel=0.02)
 
 
 def test_modules_whose_train_does_more_are_called():

@@ -1,7 +1,9 @@
 """lockstep.torch.compare(): a training function of one's own, paired by seed; and what ends up in its folder."""
 import copy
+import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,28 @@ def test_it_ends_as_the_program_s_comparison(program, tmp_path):
     assert calls[6:] == [("local", 2), ("sync", 2)] and again.cells["local"].by_seed[1] == found.cells["local"].by_seed[1]
 
 
+def test_evaluations_are_no_part_of_a_step(program, tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(lockstep.torch.trial, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def scored(model):
+        now[0] += 100.0
+        return evaluate(model, [data(8)], 2)
+
+    def timed(trial):
+        torch.manual_seed(trial.seed)
+        net = trial.convert(network())
+        for seconds in (5.0, 1.0, 2.0, 6.0):
+            net.train()(data(4)[0])
+            now[0] += seconds
+            trial.log(1.0)
+            trial.score(scored)
+    found = compare(timed, output=tmp_path, seeds=1, **ARGUMENTS)
+    end = json.loads((tmp_path / "sync-s0/events.jsonl").read_text().splitlines()[-1])["summary"]
+    assert end["times"]["step"] == 3.0 and end["times"]["median_step"] == 2.0 and end["images_per_second"] == 2.0  # of 1, 2 and 6
+    assert found.run("sync", 0).evaluations["seconds"][-1] == 100.0
+
+
 def test_a_curve_and_its_trainings(program, tmp_path):
     found = compare(training, output=tmp_path, seeds=1, images_per_device=[1, 2], **ARGUMENTS)
     assert set(found.cells) == {"local(1)", "local(2)", "sync"} and found.curve.images_per_device == [1, 2, 4]  # of all images: sync
@@ -113,7 +137,7 @@ def test_numbers_of_numpy_are_numbers(program, tmp_path):
 
 
 @pytest.mark.parametrize("option", [{"seeds": "2"}, {"seeds": 2.0}, {"seeds": 0}, {"seeds": []}, {"seeds": [0, -1]}, {"global_batch": 4.0},
-                                    {"images_per_device": 1.5}, {"images_per_device": "1"}, {"classes": 2.0}, {"output": None}])
+                                    {"images_per_device": 1.5}, {"images_per_device": "1"}, {"classes": 2.0}, {"classes": 1}, {"classes": ["thing"]}, {"output": None}])
 def test_other_numbers_are_refused_before_anything_trains(option, program, tmp_path):
     with pytest.raises(lockstep.ConfigError, match=rf"expected .*{'path' if 'output' in option else next(iter(option))}.*, got"):
         compare(lambda trial: pytest.fail("it trains"), **{"output": tmp_path, **ARGUMENTS, **option})
@@ -298,6 +322,15 @@ def test_evaluation_of_other_outputs():
     for source, message in (([], "there are none"), ([x], r"\(images, labels\), got \[8, 3, 8, 8\]"), (3, "a data set, .* got int")):
         with pytest.raises(LockstepError, match=message):
             evaluate(Constant(1, 2.0), source, 2)
+    for wrapped in (lambda found: {"out": found, "aux": found * 0}, lambda found: (found, None), lambda found: types.SimpleNamespace(logits=found)):
+        assert str(evaluate(lambda x: wrapped(Constant(1, 2.0).eval()(x)), (x, y), 2)) == str(whole)  # as torchvision and others return them
+    for model, source, message in ((lambda x: "logits", (x, y), "expected logits .* got str"),
+                                   (Constant(2, 0.0), [{"picture": x}], "of 'picture'; call them 'image' and 'label'"),
+                                   (Constant(2, 0.0), (x, y - 1), "got -1; if that does not count, write ignore_index=-1")):
+        with pytest.raises(LockstepError, match=message):
+            evaluate(model, source, 2)
+    with pytest.raises(lockstep.ConfigError, match="classes=2 for one output channel, got 1"):
+        evaluate(Constant(1, 2.0), (x, y), classes=1)
     for channels, classes in ((3, 2), (1, 3)):
         with pytest.raises(LockstepError, match=f"of {classes} classes from the model, got .8, {channels}, 8, 8."):
             evaluate(Constant(channels, 0.0), [(x, y)], classes)

@@ -55,6 +55,7 @@ def test_batches_that_are_too_small_are_passed_by():
     with Watch(net, images_per_device=5, every=1) as watch:
         net(images())
     assert watch.table.rows == 0 and watch.steps == 1
+    assert str(watch).startswith("nothing was seen (steps: 1): no BatchNorm layer in training saw two sets of 5 images, or torch.compile")
     with pytest.raises(ValueError, match="at least one image"):
         Watch(net, 0)
 

@@ -75,7 +75,14 @@ def _is_pair(source: Any) -> bool:
     if not isinstance(source, list) or len(source) != 2 or not all(isinstance(each, Tensor) for each in source):
         return False
     images, labels = source
-    return len(images) == len(labels) and images.is_floating_point() and not labels.is_floating_point()
+    if len(images) != len(labels) or not images.is_floating_point():
+        return False
+    like_images = labels.is_floating_point() and (labels.dim(), labels.shape[1:2]) == (images.dim(), images.shape[1:2])
+    return not like_images or _are_whole(labels) and not _are_whole(images)  # masks in floats have no fractions
+
+
+def _are_whole(values: Tensor) -> bool:
+    return torch.equal(values, values.round())
 
 
 def _named_parts(batch: Any) -> Tuple[Any, Any]:
@@ -83,8 +90,8 @@ def _named_parts(batch: Any) -> Tuple[Any, Any]:
     if isinstance(batch, Mapping):
         image = next((batch[name] for name in IMAGES if name in batch), None)
         if image is None:
-            raise LockstepError(f"expected batches of images, got a dictionary of {', '.join(map(repr, batch))}; say which is "
-                                f"which: lens(..., batch=lambda b: (b['the images'], b['the labels']))")
+            raise LockstepError(f"expected batches of images, got a dictionary of {', '.join(map(repr, batch))}; call them 'image' "
+                                f"and 'label', or say which is which: lens(..., batch=lambda b: (b['the images'], b['the labels']))")
         return image, next((batch[name] for name in LABELS if name in batch), None)
     if isinstance(batch, (tuple, list)) and batch:
         return batch[0], batch[1] if len(batch) > 1 else None
@@ -127,17 +134,16 @@ def class_labels(labels: Tensor, logits: Tensor, ignored: int) -> Tensor:
     elif labels.dim() == logits.dim() and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != places:
-        raise LockstepError(f"expected labels {list(places)} for logits {list(logits.shape)}, got {list(labels.shape)}; bring the "
-                            f"logits to their size (lens(..., output=lambda returned: ...)), or score by a function of your own")
+        raise LockstepError(f"expected labels {list(places)} for logits {list(logits.shape)}, got {list(labels.shape)}; let the "
+                            f"model bring logits to their size, or do it by lens(..., output=lambda returned: ...)")
     whole = labels.long()
     if labels.is_floating_point() and not torch.equal(whole.to(labels.dtype), labels):
-        raise LockstepError("expected labels that are numbers of classes, got fractions; give a loss= of your own, or images "
-                            "alone")
+        raise LockstepError("expected labels that are numbers of classes, got fractions; make them numbers, or give lens() a loss= "
+                            "of your own, or images alone")
     unknown = whole[(whole != ignored) & ((whole < 0) | (whole >= max(classes, 2)))]
     if len(unknown):
         of_one = " for a model of one output channel" if classes == 1 else ""
         known = "0 and 1" if classes <= 2 else f"0 to {classes - 1}"
         raise LockstepError(f"expected labels {known}{of_one} ({ignored} does not count), got {int(unknown[0])}; if that does not "
-                            f"count, write lens(..., ignore_index={int(unknown[0])}); else give a loss of your own by lens(..., "
-                            f"loss=...), or images alone")
+                            f"count, write ignore_index={int(unknown[0])}; else give lens() a loss= of your own, or images alone")
     return whole

@@ -13,6 +13,7 @@ from ..comparison import Comparison, read_comparison
 from ..errors import LockstepError
 from .batches import class_labels, labelled_batches
 from .hooks import modes_kept
+from .passes import logits_of
 from .trial import MODES, Ranks, Trial
 
 
@@ -41,6 +42,8 @@ def compare(train: Callable[[Trial], Any], *, output: PathLike, global_batch: Nu
     folder = Path(path_text(output))
     names = list(classes) if isinstance(classes, Iterable) else [
         f"class {number}" for number in range(whole_number(classes, 1, "classes as names or as their number"))]
+    if len(names) < 2:
+        raise refused(f"expected classes as two names or more, or as their number, got {', '.join(map(repr, names)) or 'none'}")
     numbers = image_counts(images_per_device)
     batch = whole_number(global_batch, 1, "global_batch=8, a whole number of at least 1")
     plan = _planned([mode.strip() for mode in modes.split(",")] if isinstance(modes, str) else list(modes), numbers, batch, together.size)
@@ -61,10 +64,11 @@ def compare(train: Callable[[Trial], Any], *, output: PathLike, global_batch: Nu
 
 
 def evaluate(model: Callable[[Any], Any], loader: Any, classes: int, ignore_index: int = 255) -> Tuple[Tensor, float]:
-    """The confusion matrix [labels, classes] of a model that returns logits [N, classes, ...], and the mean cross-entropy, over
-    what lens() takes with labels, all of it: what trial.score() wants. A module is put to evaluation for it; a function may call
-    one. Of two classes there may be one logit, of class 1. Raises LockstepError for logits of other classes, and where there is
-    nothing to evaluate."""
+    """The confusion matrix [labels, classes] of a model that returns logits [N, classes, ...], as lens() finds them by default, and
+    the mean cross-entropy, over what lens() takes with labels, all of it: what trial.score() wants. A module is put to evaluation
+    for it; a function may call one. Of two classes there may be one logit, of class 1. Raises ConfigError for fewer than two
+    classes, and LockstepError for logits of other classes, and where there is nothing to evaluate."""
+    whole_number(classes, 2, "as many classes as the labels have, and classes=2 for one output channel")
     if not isinstance(model, nn.Module):
         return _evaluated(model, loader, classes, ignore_index)
     with modes_kept(model):
@@ -76,7 +80,7 @@ def _evaluated(model: Callable[[Any], Any], loader: Any, classes: int, ignore_in
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
     total, labels_seen = 0.0, 0
     for images, labels in labelled_batches(loader):
-        logits = _logits(model(images), classes)
+        logits = _of_classes(logits_of(model(images)), classes)
         wanted = class_labels(labels.to(logits.device), logits, ignore_index)
         counts = wanted != ignore_index
         total += float(nn.functional.cross_entropy(logits.float(), wanted, ignore_index=ignore_index, reduction="sum"))
@@ -86,14 +90,13 @@ def _evaluated(model: Callable[[Any], Any], loader: Any, classes: int, ignore_in
     return matrix, total / max(labels_seen, 1)
 
 
-def _logits(output: Any, classes: int) -> Tensor:
-    if isinstance(output, Tensor) and output.dim() > 1 and output.shape[1] == 1 and classes == 2:
-        return torch.cat([torch.zeros_like(output), output], 1)  # a sigmoid is the softmax of these two
-    if isinstance(output, Tensor) and output.dim() > 1 and output.shape[1] == classes:
-        return output
-    got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
-    raise LockstepError(f"expected logits [N, {classes}, ...] of {classes} classes from the model, got {got}; evaluate a model that "
-                        f"returns them, or give trial.score() a function of your own")
+def _of_classes(logits: Tensor, classes: int) -> Tensor:
+    if logits.shape[1] == 1 and classes == 2:
+        return torch.cat([torch.zeros_like(logits), logits], 1)  # a sigmoid is the softmax of these two
+    if logits.shape[1] == classes:
+        return logits
+    raise LockstepError(f"expected logits [N, {classes}, ...] of {classes} classes from the model, got {list(logits.shape)}; evaluate "
+                        f"a model that returns them, or give trial.score() a function of your own")
 
 
 def _planned(modes: List[str], numbers: List[int], global_batch: int, ranks: int) -> List[Tuple[str, str, int]]:

@@ -48,7 +48,7 @@ class Network:
         self.images = images
         self.labels = labels
         self.loss = loss
-        self.output = output or _logits
+        self.output = output or logits_of
         self.ignored = ignored
         model.train()  # a model may keep layers frozen, by a train() of its own
         self.layers = {name: module for name, module in model.named_modules()
@@ -93,8 +93,9 @@ class Network:
         return float(summed), float(counts.sum())
 
 
-def _logits(output: Any) -> Tensor:
-    """Of what networks return: a tensor, a dictionary with "out" (torchvision), something with .logits (transformers)."""
+def logits_of(output: Any) -> Tensor:
+    """Of what networks return: a tensor, a dictionary with "out" (torchvision), something with .logits (transformers), or the first.
+    Raises LockstepError for what has none."""
     if isinstance(output, Mapping) and "out" in output:
         output = output["out"]
     elif hasattr(output, "logits"):
@@ -103,8 +104,8 @@ def _logits(output: Any) -> Tensor:
         output = output[0]
     if isinstance(output, Tensor) and output.dim() >= 2:
         return output
-    raise LockstepError(f"expected logits [images, classes, ...] from the model, got {type(output).__name__}; name them by "
-                        f"lens(..., output=lambda returned: ...)")
+    raise LockstepError(f"expected logits [images, classes, ...] from the model, got {type(output).__name__}; let it return "
+                        f"them, or name them by lens(..., output=lambda returned: ...)")
 
 
 @contextmanager
@@ -121,7 +122,9 @@ def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running], images:
         def answer(call: BatchNormCall) -> Tensor:
             x = call.input
             if running is not None and name in running:
-                mean, var = (torch.from_numpy(each).to(x) for each in running[name])
+                # As the layer has them: under autocast the activation is of half precision, and the layer is not.
+                own = next((each for each in (call.running_mean, call.weight) if each is not None), x)
+                mean, var = (torch.from_numpy(each).to(own) for each in running[name])
                 return normalised(replace(call, running_mean=mean, running_var=var, training=False))
             if len(x) != images:
                 raise LockstepError(f"{name or 'the model'} sees {len(x)} rows of {images} images: the lens takes a row for an "

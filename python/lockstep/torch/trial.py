@@ -86,7 +86,8 @@ class Trial:
         self._evaluate: Optional[Evaluate] = None
         self._evaluations: List[Dict[str, Any]] = []
         self._losses: List[float] = []
-        self._times: List[float] = []
+        self._seconds: List[float] = []  # of steps
+        self._since: Optional[float] = None  # when the step under way began; nobody sees when the first did
         self._order = hashlib.blake2b(digest_size=8)
         self._weights = ""
         self._hooks: List[Any] = []
@@ -117,7 +118,10 @@ class Trial:
     def log(self, loss: float) -> None:
         """The loss of a training step that has been done."""
         self.steps += 1
-        self._times.append(time.perf_counter())
+        now = time.perf_counter()
+        if self._since is not None:
+            self._seconds.append(now - self._since)
+        self._since = now
         self._losses.append(float(loss))
 
     def score(self, evaluate: Evaluate) -> None:
@@ -128,6 +132,7 @@ class Trial:
         scored = self._together.all(lambda: self._scored(self._expect_model(), evaluate, "device0"))
         self._evaluations.append(scored[self.rank])
         self._evaluate = evaluate
+        self._since = time.perf_counter()  # an evaluation is no part of a step
 
     def run(self, train: Callable[["Trial"], Any]) -> None:
         """Calls the training function; rank 0 writes the run's folder."""
@@ -257,14 +262,14 @@ class Trial:
         last = self._evaluations[-1]
         best = max(self._evaluations, key=lambda each: float(each[self.score_name]))
         others = [] if self.mode == "instance" else [self._by_own(model)]
-        steps = np.diff(self._times) if len(self._times) > 1 else np.zeros(1)
-        step = float(np.median(steps))
+        seconds = self._seconds or [0.0]
+        step, mean = float(np.median(seconds)), float(np.mean(seconds))
         return {**self._identity(), "placement": f"cpu:{self.ranks}", "device_count": self.global_batch // self.images_per_device,
                 "global_batch": self.global_batch, "iterations": self.steps, "max_iters": self.steps,
                 "parameters": sum(each.numel() for each in model.parameters()), "classes": self.classes, "evaluation": last,
                 "other_stats": others, f"best_{self.score_name}": best[self.score_name], "best_iter": best["step"],
                 "train_loss": float(np.mean(self._losses[-20:])),
-                "times": {"step": float(steps.mean()), "data": 0.0, "compute": float(steps.mean()), "bn_wait": 0.0,
+                "times": {"step": mean, "data": 0.0, "compute": mean, "bn_wait": 0.0,
                           "exchange": 0.0, "median_step": step},
                 "images_per_second": self.global_batch / step if step else 0.0, "waiting_share": 0.0,
                 "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "batch_norms": []}

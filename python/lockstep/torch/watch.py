@@ -24,7 +24,8 @@ class Watch:
         print(watch.table)
 
     A step is a forward pass of `model` in training, unless counts=False: then add to `steps` before each. Batches need two sets
-    of so many images; others are passed by, and layers with other rows than images. Nothing that the network computes is changed.
+    of so many images; others are passed by, and layers with other rows than images. Nothing that the network computes is changed. One that torch.compile
+    has compiled calls no later hooks: make the Watch before its first call.
     """
 
     def __init__(self, model: nn.Module, images_per_device: int = 1, every: int = 50, counts: bool = True):
@@ -47,6 +48,10 @@ class Watch:
         return Table.from_records(self._records)
 
     def __str__(self) -> str:
+        if not self._records:
+            return (f"nothing was seen (steps: {self.steps}): no BatchNorm layer in training saw two sets of "
+                    f"{count_of(self.images_per_device)}, or torch.compile had compiled the network before; then make the Watch before "
+                    f"its first call")
         return f"variance missed by {count_of(self.images_per_device)} per device, in percent\n{self.summary}"
 
     @property
