@@ -152,6 +152,7 @@ def _in_python(message: str) -> str:
     message = re.sub(r'(?<!\S)-s ([\w.]+)=("(?:[^"\\]|\\.)*"|\[.*?\](?=[:;.)\s]|$)|[^\s,;:)]*[^\s,;:).])', setting, message)
     message = message.replace("; is a variable of the shell not set?", "")
     message = re.sub(r"--resume( auto)?(?![-\w])", "resume=True", message)
-    message = re.sub(r"--(modes|seeds|images-per-device|init|split|average)(?![-\w])", lambda found: found.group(1).replace("-", "_"), message)
+    message = re.sub(r"--(modes|seeds|images-per-device|init|split|average|steps)(?![-\w])", lambda found: found.group(1).replace("-", "_"), message)
+    message = re.sub(r"--count(?![-\w])", "images", message)
     return re.sub(r"(?<!\S)-([ods])(?![-\w])", lambda found: {"o": "output=", "d": "devices=", "s": "settings="}[found.group(1)],
                   message)

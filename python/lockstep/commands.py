@@ -39,7 +39,7 @@ def predict(target: PathLike, images: Union[PathLike, Iterable[PathLike]], *, ou
             settings: Optional[Settings] = None, progress: Progress = True) -> Answer:
     """`lockstep predict`: class maps of image files and folders of them, in the folder `output`."""
     switches = [*(["--probabilities"] if probabilities else []), *([] if overlay else ["--no-overlay"]), *(["--force"] if force else [])]
-    return _ask(["predict", target, *_several(images), "-o", output, *switches], config, devices, settings, progress)
+    return _ask(["predict", target, *_several(images, "images: files and folders of them"), "-o", output, *switches], config, devices, settings, progress)
 
 
 def export(target: PathLike, output: PathLike, *, config: Optional[Config] = None, average: Optional[int] = None,
@@ -78,12 +78,15 @@ def check_data(config: Config, *, images: Optional[int] = None, settings: Option
 
 def report(folders: Union[PathLike, Iterable[PathLike]], *, output: Optional[PathLike] = None, images: bool = True) -> Path:
     """`lockstep report`: writes one page of HTML about runs or comparisons, and returns where it is."""
-    arguments = ["report", *_several(folders), *(["-o", output] if output is not None else []), *([] if images else ["--no-images"])]
+    arguments = ["report", *_several(folders, "folders of runs or comparisons"), *(["-o", output] if output is not None else []), *([] if images else ["--no-images"])]
     return Path(_ask(arguments, None, None, None, False).page)
 
 
-def _several(paths: Any) -> List[Any]:
-    return list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+def _several(paths: Any, expected: str) -> List[Any]:
+    found = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    if not found:
+        raise refused(f"expected {expected}, got none")
+    return found
 
 
 def _ask(arguments: Sequence[Any], config: Optional[Config], devices: Optional[str], settings: Optional[Settings],

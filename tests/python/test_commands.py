@@ -45,6 +45,10 @@ def test_maps_files_and_pages(program, run, tmp_path):
     (tmp_path / "bad.jpg").write_text("no image")
     with pytest.raises(lockstep.DataError, match="^1 of 2 images failed:\n  .*bad.jpg: expected a JPEG"):
         lockstep.predict(run, [photo, tmp_path / "bad.jpg"], output=tmp_path / "some", progress=False)
+    with pytest.raises(ValueError, match="^expected images: files and folders of them, got none"):
+        lockstep.predict(run, [], output=tmp_path / "none")
+    with pytest.raises(ValueError, match="^expected folders of runs or comparisons, got none"):
+        lockstep.report([])
     with pytest.raises(lockstep.LockstepError, match="000_image"):
         lockstep.predict(run, [photo], output=tmp_path / "maps", overlay=False, progress=False)
     assert lockstep.export(run, tmp_path / "net.onnx").file == str(tmp_path / "net.onnx") and (tmp_path / "net.onnx").exists()
@@ -61,6 +65,10 @@ def test_before_a_training(program, run):
     for target in (CONFIG, lockstep.read_run(run)):
         verdicts = lockstep.diagnose(target, images_per_device=[1, 2], devices="cpu:1").by_images_per_device
         assert [each["images_per_device"] for each in verdicts] == [1, 2] and all(each["verdict"] for each in verdicts)
+    with pytest.raises(ValueError, match="^steps: expected an integer"):
+        lockstep.plan(CONFIG, steps=0)
+    with pytest.raises(ValueError, match="^images: expected an integer"):
+        lockstep.check_data(CONFIG, images=0)
     assert lockstep.check_data(CONFIG, images=3).train["examined"] == 3
     with pytest.raises(lockstep.DataError, match="is not a folder"):
         lockstep.check_data({**CONFIG, "data": {"layout": "folder", "root": "nowhere", "num_classes": 2}})

@@ -40,7 +40,8 @@ def test_errors_travel():
     ('-s data.size=[3, 4, "x"]: error', 'settings={"data.size": [3, 4, "x"]}: error'), ("-s a.b=true", 'settings={"a.b": True}'),
     ('-s run.name="a; b": error', 'settings={"run.name": "a; b"}: error'),
     ("--modes: an empty word; is a variable of the shell not set?", "modes: an empty word"),
-    ("--modes names l twice; -d cpu:2", "modes names l twice; devices= cpu:2"), ("a-s b --steps", "a-s b --steps")])
+    ("--modes names l twice; -d cpu:2", "modes names l twice; devices= cpu:2"), ("a-s b --stepsize", "a-s b --stepsize"),
+    ("--steps and --count", "steps and images")])
 def test_options_are_said_as_arguments(said, words):
     from lockstep._program import _in_python
     assert _in_python(said) == words

@@ -137,6 +137,24 @@ def test_a_wheel(tmp_path):
     assert said[0] == lockstep.__version__ and said[1].startswith(str(tmp_path))
 
 
+def test_setup_py_without_the_project_says_which_pip_there_has_to_be(tmp_path):
+    import shutil
+    shutil.copytree(ROOT / "python", tmp_path / "python", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+    done = subprocess.run([sys.executable, "setup.py", "--version"], cwd=tmp_path / "python", capture_output=True, text=True)
+    if "No module named 'setuptools'" in done.stderr:
+        pytest.skip("setuptools is missing")
+    assert done.returncode == 1 and "install it with pip 21.3 or later" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command, said", [
+    (["package", "-o"], "^package: -o: expected a folder\nPacks the program"), (["package", "--of", ""], "^package: --of: expected a folder\n"),
+    (["check_layering", "--help"], "^Checks the direction of dependencies"),
+    (["reference", "--lockstep", "nowhere"], "^reference: nowhere is not there; build it")])
+def test_tools_say_what_they_lack(command, said):
+    done = subprocess.run([ROOT / "tools" / command[0], *command[1:]], capture_output=True, text=True)
+    assert done.returncode in (1, 2) and re.match(said, done.stderr) and not done.stdout, done.stderr
+
+
 def blocks(language):
     """The commands of the page, in its order."""
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs/do/python.md").read_text(encoding="utf-8"), re.DOTALL)

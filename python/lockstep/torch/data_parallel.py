@@ -19,7 +19,7 @@ class DataParallel(nn.Module):
     Replica 0 is `module` itself, and leaves its running statistics. Layers that have a method __data_parallel_replicate__(shared,
     rank) get a call of it on every replica before each step, with one object that all replicas of the layer share. The model
     takes and returns one tensor [N, ...]; random layers (dropout) take their numbers in no fixed order, and autocast belongs inside
-    of it. In evaluation it is `module`.
+    of it. A step goes backward once: retain_graph does not keep its slices. In evaluation it is `module`.
     """
 
     def __init__(self, module: nn.Module, size: int, synchronize: bool = True):
