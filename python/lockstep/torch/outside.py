@@ -1,9 +1,10 @@
 """Statistics of several images that a network takes where the lens does not look: outside of BatchNorm layers."""
-from typing import Any, List
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, Iterator, List
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import LockstepError
@@ -25,55 +26,46 @@ def expect_nothing_outside(model: nn.Module, images: Tensor) -> None:
     A network in evaluation goes forward once. Only where it calls functional.batch_norm by itself, it goes forward in training,
     too; its buffers and PyTorch's random numbers are put back.
     """
-    with _Calls(model) as found, torch.no_grad():
+    with _stray_calls(model) as stray, torch.no_grad():
         model(images)
-        if found.stray and not found.shared(len(images)):
+        if stray and not _shared(stray, images):
             _go_forward_in_training(model, images)
-    shared = found.shared(len(images))
+    shared = _shared(stray, images)
     if shared:
         raise LockstepError(f"the model calls torch.nn.functional.batch_norm by itself, of {list(shared[0].input.shape)}, in "
                             f"training by statistics of several images: the lens sees those of layers alone. Make it a "
                             f"torch.nn.BatchNorm2d")
 
 
-class _Calls:
-    """While it lasts it sees the calls of functional.batch_norm that no BatchNorm layer makes. Nothing is tracked."""
+def _shared(calls: List[BatchNormCall], images: Tensor) -> List[BatchNormCall]:
+    """Those by statistics of several images. Of one that stands for all the statistics are not shared: weights that are
+    standardised, and norms by image, are written like that."""
+    return [call for call in calls if call.training and len(call.input) == len(images)]
 
-    def __init__(self, model: nn.Module):
-        self.layers = [each for each in model.modules() if isinstance(each, _BatchNorm)]
-        self.stray: List[BatchNormCall] = []
-        self._inside = 0
-        self._mode = BatchNormCalls(self._answer)
-        self._hooks: List[Any] = []
 
-    def __enter__(self) -> "_Calls":
-        self._hooks = [*(each.register_forward_pre_hook(self._enter_layer) for each in self.layers),
-                       *(each.register_forward_hook(self._leave_layer) for each in self.layers)]
-        self._mode.__enter__()  # type: ignore[no-untyped-call, unused-ignore]
-        return self
+@contextmanager
+def _stray_calls(model: nn.Module) -> Iterator[List[BatchNormCall]]:
+    """While it lasts, the calls of functional.batch_norm that no BatchNorm layer makes. Nothing is tracked."""
+    stray: List[BatchNormCall] = []
+    inside: List[nn.Module] = []
 
-    def __exit__(self, *error: Any) -> None:
-        self._mode.__exit__(*error)  # type: ignore[no-untyped-call, unused-ignore]
-        for hook in self._hooks:
-            hook.remove()
+    def enter(layer: nn.Module, *_: Any) -> None:
+        inside.append(layer)
 
-    def _enter_layer(self, *_: Any) -> None:
-        self._inside += 1
+    def leave(*_: Any) -> None:
+        inside.pop()
 
-    def _leave_layer(self, *_: Any) -> None:
-        self._inside -= 1
+    def answer(call: BatchNormCall) -> Tensor:
+        if not inside:
+            stray.append(call)
+        return (replace(call, running_mean=None, running_var=None, momentum=0.0) if call.training else call).plain()
 
-    def _answer(self, call: BatchNormCall) -> Tensor:
-        if not self._inside:
-            self.stray.append(call)
-        if not call.training:
-            return call.plain()
-        return functional.batch_norm(call.input, None, None, call.weight, call.bias, True, 0.0, call.eps)
-
-    def shared(self, images: int) -> List[BatchNormCall]:
-        """Those by statistics of several images. Of one that stands for all the statistics are not shared: weights that are
-        standardised, and norms by image, are written like that."""
-        return [call for call in self.stray if call.training and call.input.shape[0] == images]
+    with ExitStack() as hooks, BatchNormCalls(answer):
+        for layer in model.modules():
+            if isinstance(layer, _BatchNorm):
+                hooks.callback(layer.register_forward_pre_hook(enter).remove)
+                hooks.callback(layer.register_forward_hook(leave).remove)
+        yield stray
 
 
 def _go_forward_in_training(model: nn.Module, images: Tensor) -> None:

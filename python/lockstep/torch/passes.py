@@ -1,6 +1,6 @@
 """Forward passes of a network whose BatchNorm layers normalise as a training or an evaluation would, and tell what they saw."""
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
@@ -20,6 +20,7 @@ _IGNORED = 255  # a label that does not count, as data.ignore_index of the progr
 
 Loss = Callable[[Any, Any], Tensor]
 Running = Mapping[str, Tuple[Array, Array]]
+Calls = List[Tuple[str, float, ImageMoments]]  # name, eps and statistics by image of each call of a BatchNorm layer, in order
 
 
 @dataclass
@@ -27,15 +28,7 @@ class Pass:
     """What came of images that went forward, some at a time."""
     logits: Array  # float32 [images, classes, ...]
     loss: float  # mean over labels; nan without labels
-    calls: List[Tuple[str, float, ImageMoments]]  # name, eps and statistics by image of each call of a BatchNorm layer
-
-
-@dataclass
-class _Seen:
-    """The calls of one forward pass, in order; each with the statistics of its images."""
-    names: List[str] = field(default_factory=list)
-    eps: List[float] = field(default_factory=list)
-    moments: List[ImageMoments] = field(default_factory=list)
+    calls: Calls
 
 
 class Network:
@@ -65,7 +58,7 @@ class Network:
         """`together` images at a time. A layer that `running` has normalises by these statistics, any other by those of the
         images. Images at the end that are fewer are left out."""
         logits: List[Array] = []
-        sets: List[_Seen] = []
+        sets: List[Calls] = []
         total, weight = 0.0, 0.0
         for first in range(0, len(self.images) // together * together, together):
             with _observed(self.layers, running, together) as seen:
@@ -109,9 +102,9 @@ def logits_of(output: Any) -> Tensor:
 
 
 @contextmanager
-def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running], images: int) -> Iterator[_Seen]:
+def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running], images: int) -> Iterator[Calls]:
     """While it lasts, these layers normalise as said, and leave their running statistics alone."""
-    seen = _Seen()
+    seen: Calls = []
 
     def forward_of(name: str, layer: _BatchNorm) -> Callable[..., Tensor]:
         whole: Callable[..., Tensor] = layer.forward
@@ -129,9 +122,7 @@ def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running], images:
             if len(x) != images:
                 raise LockstepError(f"{name or 'the model'} sees {len(x)} rows of {images} images: the lens takes a row for an "
                                     f"image, and cannot tell which rows are those of one")
-            seen.names.append(name)
-            seen.eps.append(call.eps)
-            seen.moments.append(moments_by_image(x))
+            seen.append((name, call.eps, moments_by_image(x)))
             return normalised(replace(call, running_mean=None, running_var=None, training=True, momentum=0.0))
 
         def forward(*inputs: Any, **named: Any) -> Tensor:
@@ -169,14 +160,12 @@ def moments_by_image(x: Tensor) -> ImageMoments:
     return ImageMoments(count, torch.stack(means).cpu().numpy(), torch.stack(m2s).cpu().numpy())
 
 
-def _joined(sets: List[_Seen]) -> List[Tuple[str, float, ImageMoments]]:
+def _joined(sets: List[Calls]) -> Calls:
     """The same calls of all sets of images as one. Raises LockstepError where they differ: then there is nothing to compare."""
-    first = sets[0]
-    for seen in sets:
-        if seen.names != first.names or [each.count for each in seen.moments] != [each.count for each in first.moments]:
-            raise LockstepError("the model called other BatchNorm layers, or sizes, for some images than for others; the "
-                                "lens compares calls that all images have in common")
-    return [(name, first.eps[call],
-             ImageMoments(first.moments[call].count, np.concatenate([seen.moments[call].mean for seen in sets]),
-                          np.concatenate([seen.moments[call].m2 for seen in sets])))
-            for call, name in enumerate(first.names)]
+    first, *others = ([(name, each.count) for name, _, each in calls] for calls in sets)
+    if any(other != first for other in others):
+        raise LockstepError("the model called other BatchNorm layers, or sizes, for some images than for others; the "
+                            "lens compares calls that all images have in common")
+    return [(name, eps, ImageMoments(moments.count, np.concatenate([calls[at][2].mean for calls in sets]),
+                                     np.concatenate([calls[at][2].m2 for calls in sets])))
+            for at, (name, eps, moments) in enumerate(sets[0])]

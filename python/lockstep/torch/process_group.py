@@ -24,6 +24,11 @@ from .groups import STALL_TIMEOUT, Call, Group, GroupError, LostGroup, disagreem
 _LINGER = 10.0  # seconds that the master waits for workers to read of a failure
 
 
+def is_distributed() -> bool:
+    """Whether torch.distributed has been started."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 class ProcessGroup(Group):
     """The ranks of a group of torch.distributed; None: of all processes. Every rank makes it at the same place.
 
@@ -32,7 +37,7 @@ class ProcessGroup(Group):
 
     def __init__(self, group: Any = None, timeout: float = STALL_TIMEOUT):
         distributed = torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
+        if not is_distributed():
             raise GroupError("a ProcessGroup needs torch.distributed: call torch.distributed.init_process_group(\"gloo\") "
                              "first", 0)
         self.process_group = group
@@ -75,11 +80,6 @@ class ProcessGroup(Group):
         for each in self._sockets.values():
             each.close()
         self._sockets.clear()
-
-    @property
-    def usable(self) -> bool:
-        """Whether ranks can go on to meet in it, in this process."""
-        return not self._closed and self._failure is None and self._process == os.getpid()
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return Processes(self.process_group, self.timeout).__reduce__()
@@ -218,15 +218,10 @@ class Processes(Group):
         self.process_group = process_group
         self.timeout = timeout
 
-    @property
-    def can_be_found(self) -> bool:
-        """Whether torch.distributed has been started."""
-        return torch.distributed.is_available() and torch.distributed.is_initialized()
-
     def found(self) -> ProcessGroup:
         """Them. Raises GroupError where there is no torch.distributed."""
         distributed = torch.distributed
-        if not self.can_be_found:
+        if not is_distributed():
             raise GroupError("a SyncBatchNorm without ranks trains: call torch.distributed.init_process_group(\"gloo\") before, "
                              "or name its ranks by convert(model, group); one rank alone is Group()", 0)
         if self.process_group is not None:

@@ -20,6 +20,7 @@ from ..table import Array
 from .batch_norm import GhostBatchNorm
 from .convert import convert, ghost, own_statistics, revert
 from .hooks import before_forward, modes_kept, tensors_of
+from .process_group import is_distributed
 
 Evaluate = Callable[[nn.Module], Tuple[Any, float]]  # a confusion matrix [labels, classes], and the mean loss
 
@@ -31,7 +32,7 @@ class Ranks:
 
     def __init__(self) -> None:
         distributed = torch.distributed
-        together = distributed.is_available() and distributed.is_initialized()
+        together = is_distributed()
         self.rank = distributed.get_rank() if together else 0
         self.size = distributed.get_world_size() if together else 1
 
