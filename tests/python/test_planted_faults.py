@@ -44,8 +44,7 @@ FAULTS = {
                                        WHOLE),
     "what is clamped has a gradient": ("torch/synchronized.py", "learns * invstd", "invstd", PEERS, "clamps"),
     "one replica's gradient is taken": ("torch/data_parallel.py", "torch.stack(there).sum(0)", "there[0]", "test_data_parallel.py", "whole"),
-    "eps is forgotten": ("torch/fused.py", "var, weight, bias, eps)\n\n\ndef gradient", "var, weight, bias, 0.0)\n\n\ndef gradient",
-                         THREADS, WHOLE),
+    "eps is forgotten": ("torch/fused.py", "False, 0.0, eps)", "False, 0.0, 0.0)", THREADS, WHOLE),
     "ranks may be in different layers": ("torch/groups.py", "        if call == calls[0]:\n",
                                          "        if call.values > 0:\n", THREADS, "skips"),
     "who has left is waited for": ("torch/groups.py", "            self._left.append(rank)\n", "", THREADS, "leaves"),
@@ -82,7 +81,7 @@ FAULTS = {
     "the settled variance is biased": ("torch/noise.py", "each.m2 / max(1, each.count - 1)", "each.m2 / each.count", LENS,
                                        "by_hand"),
     "neighbours are merged without their distance": (
-        "torch/noise.py", " + delta ** 2 * (place * images.count * share)", "", LENS, "by_hand"),
+        "torch/noise.py", " + images.count * np.square(means - mean[:, None]).sum(axis=1)", "", LENS, "by_hand"),
     "the lens adds eps where the layer clamps": ("torch/passes.py", "isinstance(layer, ReplacingBatchNorm) and layer.answers:", "False:",
                                                  LENS, "clamps"),
     "running statistics have the activations' precision": ("torch/passes.py", ".to(own) for each", ".to(x) for each", LENS, "mixed"),

@@ -1,4 +1,5 @@
 """BatchNorm over the batches of all ranks, and over slices of one batch, in the place of other BatchNorm layers."""
+from dataclasses import replace
 from typing import Any, Dict, Optional, Tuple, Type
 
 import torch
@@ -108,8 +109,7 @@ class SyncBatchNorm(ReplacingBatchNorm):
         if call.training:
             return synchronized(call, self.group if self.training else Group(), self.label, self.eps_mode == "clamp")
         assert call.running_var is not None
-        return functional.batch_norm(call.input, call.running_mean, call.running_var.clamp_min(call.eps), call.weight, call.bias, False,
-                                     0.0, 0.0)
+        return replace(call, running_var=call.running_var.clamp_min(call.eps), eps=0.0).plain()
 
 
 def expect_eps_mode(eps_mode: str) -> str:
@@ -133,11 +133,9 @@ class GhostBatchNorm(ReplacingBatchNorm):
     def normalised(self, call: BatchNormCall) -> Tensor:
         """See ReplacingBatchNorm."""
         first, *others = call.input.chunk(self.slices)
+        untracked = replace(call, running_mean=None, running_var=None, momentum=0.0)
         try:
-            parts = [functional.batch_norm(first, call.running_mean, call.running_var, call.weight, call.bias, True,
-                                           call.momentum, call.eps),
-                     *(functional.batch_norm(part, None, None, call.weight, call.bias, True, 0.0, call.eps)
-                       for part in others)]
+            parts = [replace(call, input=first).plain(), *(replace(untracked, input=part).plain() for part in others)]
         except ValueError as error:
             raise ValueError(f"{self.label}: {self.slices} slices of {list(call.input.shape)}: {error}; use fewer slices"
                              ) from error

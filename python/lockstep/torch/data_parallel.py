@@ -1,6 +1,7 @@
 """A batch in slices, side by side, by one call and one backward."""
 import copy
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -40,15 +41,11 @@ class DataParallel(nn.Module):
         own: Dict[int, Any] = {id(each): each for each in self.module.parameters()}
         made = [self.module, *(copy.deepcopy(self.module, dict(own)) for _ in range(count - 1))]
         for layers in zip(*(replica.modules() for replica in made)):
-            shared = _Shared()
+            shared = SimpleNamespace()
             for rank, layer in enumerate(layers):
                 if hasattr(layer, "__data_parallel_replicate__"):
                     layer.__data_parallel_replicate__(shared, rank)
         return made
-
-
-class _Shared:
-    """What replicas of a layer put into it."""
 
 
 class _SideBySide(torch.autograd.Function):

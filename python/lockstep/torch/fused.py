@@ -21,7 +21,9 @@ def moments(x: Tensor) -> Tensor:
 
 def normalised(x: Tensor, mean: Tensor, var: Tensor, eps: float, weight: Optional[Tensor], bias: Optional[Tensor]) -> Tensor:
     """See pieces."""
-    return _by_channel(x, mean, var, weight, bias, eps)
+    mean, var = mean.to(x.dtype), var.to(x.dtype)
+    weight, bias = (each if each is None else each.detach().to(x.dtype) for each in (weight, bias))
+    return functional.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
 
 def gradient_sums(x: Tensor, dy: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
@@ -33,12 +35,5 @@ def gradient_sums(x: Tensor, dy: Tensor, mean: Tensor, var: Tensor, eps: float) 
 
 def input_gradient(x: Tensor, dy: Tensor, mean: Tensor, scale: Tensor, of_mean: Tensor, of_variance: Tensor) -> Tensor:
     """See pieces."""
-    dx = _by_channel(x, mean, torch.ones_like(mean), -scale * of_variance, -scale * of_mean, 0.0)
+    dx = normalised(x, mean, torch.ones_like(mean), 0.0, -scale * of_variance, -scale * of_mean)
     return dx.addcmul_(dy, scale.to(x.dtype).view([1, -1] + [1] * (x.dim() - 2)))
-
-
-def _by_channel(x: Tensor, mean: Tensor, var: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], eps: float) -> Tensor:
-    """weight (x - mean) / sqrt(var + eps) + bias."""
-    mean, var = mean.to(x.dtype), var.to(x.dtype)
-    weight, bias = (each if each is None else each.detach().to(x.dtype) for each in (weight, bias))
-    return functional.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)

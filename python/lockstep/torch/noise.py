@@ -70,17 +70,11 @@ class LayerNoise:
 
 
 def merge_neighbours(images: ImageMoments, together: int) -> ImageMoments:
-    """Each run of `together` neighbours as one, by Chan's formula; those at the end that are fewer are left out."""
+    """Each run of `together` neighbours as one; those at the end that are fewer are left out."""
     sets = len(images.mean) // together
-    channels = images.mean.shape[1]
-    mean = np.zeros((sets, channels))
-    m2 = np.zeros((sets, channels))
-    for place in range(together):
-        added = slice(place, sets * together, together)
-        delta = images.mean[added] - mean
-        share = 1 / (place + 1)
-        mean = mean + delta * share
-        m2 = m2 + images.m2[added] + delta ** 2 * (place * images.count * share)
+    means, m2s = (each[:sets * together].reshape(sets, together, each.shape[1]) for each in (images.mean, images.m2))
+    mean = means.mean(axis=1)
+    m2 = m2s.sum(axis=1) + images.count * np.square(means - mean[:, None]).sum(axis=1)
     return ImageMoments(images.count * together, mean, m2)
 
 

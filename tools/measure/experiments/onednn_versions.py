@@ -9,27 +9,18 @@ oneDNN; the times are medians of the calls, for all images of a step.
 """
 import argparse
 import collections
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import re
+import runpy
 import statistics
 import subprocess
 import sys
+import types
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PASSES = {"forward": "forward", "forward_training": "forward", "forward_inference": "forward",
           "backward_data": "gradient of the input", "backward_weights": "gradient of the weights"}
-
-
-def load_bench():
-    loader = importlib.machinery.SourceFileLoader("bench_vs_torch", str(ROOT / "tools/measure/bench_vs_torch"))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[loader.name] = module
-    loader.exec_module(module)
-    return module
 
 
 def calls_of(command):
@@ -57,7 +48,7 @@ def calls_of(command):
 
 
 def main():
-    bench = load_bench()
+    bench = types.SimpleNamespace(**runpy.run_path(str(ROOT / "tools/measure/bench_vs_torch")))
     parser = argparse.ArgumentParser()
     parser.add_argument("--network", choices=bench.NETWORKS, default="resnet50")
     parser.add_argument("--iters", type=int, default=4)

@@ -11,31 +11,26 @@ import argparse
 import json
 import math
 import pathlib
-import struct
+import sys
+from statistics import covariance, fmean
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
+
+import lockstep  # noqa: E402
 
 
 def channels_of(run):
-    """Of every BatchNorm layer, from the header of the run's last weights."""
-    with open(run / "ckpt" / "last.safetensors", "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-    return {name.removesuffix(".running_mean"): entry["shape"][0]
-            for name, entry in header.items() if name.endswith(".running_mean")}
-
-
-def mean(values):
-    return sum(values) / len(values)
-
-
-def covariance(a, b):
-    return sum((x - mean(a)) * (y - mean(b)) for x, y in zip(a, b)) / (len(a) - 1)
+    """Of every BatchNorm layer, from the run's last weights."""
+    return {name.removesuffix(".running_mean"): len(values)
+            for name, values in lockstep.read_run(run).state_dict().items() if name.endswith(".running_mean")}
 
 
 def fieller(parts, gains, quantile):
     """The ratios r for which mean(parts - r * gains) lies within `quantile` of its standard errors from 0."""
     scale = quantile ** 2 / len(gains)
-    a = mean(gains) ** 2 - scale * covariance(gains, gains)
-    b = mean(parts) * mean(gains) - scale * covariance(parts, gains)
-    c = mean(parts) ** 2 - scale * covariance(parts, parts)
+    a = fmean(gains) ** 2 - scale * covariance(gains, gains)
+    b = fmean(parts) * fmean(gains) - scale * covariance(parts, gains)
+    c = fmean(parts) ** 2 - scale * covariance(parts, parts)
     if a <= 0:
         return None
     root = math.sqrt(max(b * b - a * c, 0))
