@@ -1,6 +1,6 @@
 """A training function of one's own under each BatchNorm mode and seed, and what the difference is worth."""
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
