@@ -173,6 +173,17 @@ class Sums {
   std::vector<std::vector<PixelMoments>> moments_;  // [sample][channel]
 };
 
+/// Of the first image that has a header; what is wrong with the others is found later.
+Size first_size(const Dataset& dataset) {
+  for (std::int64_t i = 0; i < dataset.size(); ++i) {
+    try {
+      return dataset.image_size(i);
+    } catch (const DataError&) {
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Split split,
@@ -203,7 +214,7 @@ std::vector<std::int64_t> sample_evenly(const Dataset& dataset, std::int64_t cou
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
-  const Size size = dataset.image_size(0);
+  const Size size = first_size(dataset);
   const std::int64_t pixels = std::int64_t{size.height} * size.width;
   count = std::clamp<std::int64_t>(kMostPixels / std::max<std::int64_t>(pixels, 1), 1, count);
   count = std::min(count, dataset.size());

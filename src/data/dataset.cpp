@@ -133,11 +133,6 @@ std::unique_ptr<Dataset> make_of_layout(const DataOptions& options, Split split,
                   split);
 }
 
-// A folder that may not be entered, a loop of symbolic links.
-DataError unreadable(const std::filesystem::filesystem_error& error) {
-  return DataError(concat(error.path1().string(), ": cannot be read: ", error.code().message()));
-}
-
 }  // namespace
 
 Sample Dataset::load(std::int64_t index) const {

@@ -36,6 +36,7 @@ std::uint32_t big_endian(ImageBytes bytes, std::size_t offset, std::size_t count
   return TiffNumbers(bytes, false).at(offset, count);
 }
 
+constexpr std::size_t kSignature = 8;    // what a PNG begins with
 constexpr std::size_t kChunkFrame = 12;  // of length, type and CRC
 constexpr std::string_view kExifChunk = "eXIf", kLastChunk = "IEND", kPixelChunk = "IDAT";
 
@@ -53,13 +54,13 @@ Chunk take_chunk(ImageBytes& bytes) {
   return chunk;
 }
 
-/// The data of the first chunk eXIf of some that begin here.
-ImageBytes exif_among(ImageBytes chunks) {
+/// The first chunk eXIf of those that begin here, which lose what has been looked at.
+FoundExif exif_among(ImageBytes& chunks) {
   for (Chunk chunk = take_chunk(chunks); !chunk.type.empty(); chunk = take_chunk(chunks)) {
-    if (chunk.type == kExifChunk) return chunk.data;
-    if (chunk.type == kPixelChunk || chunk.type == kLastChunk) break;
+    if (chunk.type == kExifChunk) return {chunk.data};
+    if (chunk.type == kLastChunk) return {};
   }
-  return {};
+  return {.block = {}, .certain = false};
 }
 
 /// Whether these are whole chunks up to the last one of a file.
@@ -125,18 +126,18 @@ FoundExif find_jpeg_exif(ImageBytes file) {
   return {.block = {}, .certain = false};
 }
 
-ImageBytes find_png_exif(ImageBytes head, ImageBytes tail) {
-  constexpr std::size_t kSignature = 8;
-  if (head.size() < kSignature) return {};
-  if (const ImageBytes before = exif_among(head.subspan(kSignature)); !before.empty()) {
-    return before;
-  }
+FoundExif find_png_exif(ImageBytes head, ImageBytes tail) {
+  ImageBytes rest = head.subspan(std::min(kSignature, head.size()));
+  const FoundExif found = exif_among(rest);
+  const bool in_pixels =
+      begins_with(rest.subspan(std::min<std::size_t>(4, rest.size())), kPixelChunk);
+  if (found.certain || !in_pixels) return found;
   // Behind the pixels. Compressed ones may look like a chunk, but no chain of chunks leads from
   // there to the end.
   const std::string_view text(reinterpret_cast<const char*>(tail.data()), tail.size());
   for (std::size_t at = text.find(kExifChunk, 4); at != text.npos;
        at = text.find(kExifChunk, at + 1)) {
-    const ImageBytes chunks = tail.subspan(at - 4);
+    ImageBytes chunks = tail.subspan(at - 4);
     if (end_a_file(chunks)) return exif_among(chunks);
   }
   return {};
@@ -171,8 +172,8 @@ Turn turn_of(ImageBytes exif) {
 Turn turn_of_file(ImageBytes file) {
   if (is_jpeg(file)) return turn_of(find_jpeg_exif(file).block);
   if (!is_png(file)) return {};
-  const std::size_t reach = std::min(file.size(), kExifReach);
-  return turn_of(find_png_exif(file.first(reach), file.last(reach)));
+  ImageBytes chunks = file.subspan(kSignature);
+  return turn_of(exif_among(chunks).block);
 }
 
 void turn(const Turn& turn, Image& image) {

@@ -19,8 +19,8 @@ struct Turn {
   friend bool operator==(const Turn&, const Turn&) = default;
 };
 
-/// Bytes at either end of a PNG in which its chunk eXIf is looked for: so much of a large file is
-/// read where only its size is asked for.
+/// Bytes at either end of a file in which EXIF is looked for first: so much of a large one is read
+/// where only its size is asked for.
 constexpr std::size_t kExifReach = 65536;
 
 /// An EXIF block in a file, and whether enough of the file was there to know that.
@@ -31,8 +31,8 @@ struct FoundExif {
 
 /// Of a JPEG, or its first bytes: the first one before the pixels.
 FoundExif find_jpeg_exif(ImageBytes file);
-/// Of a PNG's first and last bytes.
-ImageBytes find_png_exif(ImageBytes head, ImageBytes tail);
+/// Of a PNG's first and last bytes, where the pixels begin in the first ones.
+FoundExif find_png_exif(ImageBytes head, ImageBytes tail);
 /// What a value of the tag says; of none it is nothing.
 Turn turn_of_orientation(std::uint32_t value);
 /// What an EXIF block says.

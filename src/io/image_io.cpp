@@ -164,7 +164,9 @@ ImageFormat format_of(ImageBytes head) {
 }
 
 void decode(const std::filesystem::path& path, const ImageRule& rule, Image& image) {
-  const ImageFormat format = format_of(read_bytes(path, kEnoughToTell));
+  const std::vector<std::uint8_t> head = read_bytes(path, kEnoughToTell);
+  const ImageFormat format = format_of(head);
+  if (format == ImageFormat::kOther) throw not_an_image(path, head);
   const std::string name = path.string();
   if (format == ImageFormat::kTiff || format == ImageFormat::kNpy) {
     RandomBytes bytes(path);
@@ -172,7 +174,6 @@ void decode(const std::filesystem::path& path, const ImageRule& rule, Image& ima
     return tiff ? decode_tiff(bytes, name, rule, image) : decode_npy(bytes, name, rule, image);
   }
   const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
-  if (format == ImageFormat::kOther) throw not_an_image(path, file);
   const Turn shown = shown_turn(file, rule.orientation);
   const ImageRule stored = rule_before(shown, rule);
   if (format == ImageFormat::kJpeg) {
@@ -190,18 +191,17 @@ void decode_part(const std::filesystem::path& path, const ImageRule& rule, Image
 
 ImageInfo png_or_jpeg_info(const std::filesystem::path& path, ImageOrientation orientation,
                            const std::vector<std::uint8_t>& head) {
-  const bool viewed = orientation == ImageOrientation::kViewer;
-  if (is_png(head)) {
-    ImageInfo info = png_info(head, path.string());
-    if (viewed) {
-      const auto tail = head.size() < kExifReach ? head : read_bytes(path, kExifReach, End::kBack);
-      info.size = turn_of(find_png_exif(head, tail)).size_of(info.size);
-    }
-    return info;
-  }
+  const bool viewed = orientation == ImageOrientation::kViewer, png = is_png(head);
+  const auto info_of = [&](const std::vector<std::uint8_t>& bytes) {
+    return png ? png_info(bytes, path.string()) : jpeg_info(bytes, path.string());
+  };
   try {
-    ImageInfo info = jpeg_info(head, path.string());
-    const FoundExif exif = viewed ? find_jpeg_exif(head) : FoundExif{};
+    ImageInfo info = info_of(head);
+    const bool more = viewed && png && head.size() == kExifReach;
+    const auto tail = more ? read_bytes(path, kExifReach, End::kBack) : head;
+    const FoundExif exif = !viewed ? FoundExif{}
+                           : png   ? find_png_exif(head, tail)
+                                   : find_jpeg_exif(head);
     if (exif.certain) {
       info.size = turn_of(exif.block).size_of(info.size);
       return info;
@@ -209,7 +209,7 @@ ImageInfo png_or_jpeg_info(const std::filesystem::path& path, ImageOrientation o
   } catch (const DataError&) {  // more of the file tells
   }
   const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
-  ImageInfo info = jpeg_info(file, path.string());
+  ImageInfo info = info_of(file);
   info.size = shown_turn(file, orientation).size_of(info.size);
   return info;
 }

@@ -51,14 +51,14 @@ const StorageType* find(std::span<const StorageType> types, std::string_view nam
   return found == types.end() ? nullptr : &*found;
 }
 
+// Python's own types, which Python 2 and 3 have in modules of two names.
+constexpr std::string_view kBuiltIn[] = {
+    "bool", "bytearray", "bytes", "complex", "dict", "float",   "frozenset", "int",
+    "list", "long",      "range", "set",     "str",  "unicode", "xrange",
+};
+
 // Arguments, scores, devices.
 constexpr std::string_view kBeside[] = {
-    "__builtin__.dict",
-    "__builtin__.float",
-    "__builtin__.frozenset",
-    "__builtin__.int",
-    "__builtin__.list",
-    "__builtin__.set",
     "argparse.Namespace",
     "collections.defaultdict",
     "collections.Counter",
@@ -75,6 +75,18 @@ constexpr std::string_view kBeside[] = {
     "torch.device",
     "types.SimpleNamespace",
 };
+
+template <std::size_t count>
+bool is_among(const std::string_view (&names)[count], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool is_beside(std::string_view global) {
+  for (const std::string_view module : {"__builtin__.", "builtins."}) {
+    if (global.starts_with(module)) return is_among(kBuiltIn, global.substr(module.size()));
+  }
+  return is_among(kBeside, global);
+}
 
 }  // namespace
 
@@ -116,13 +128,14 @@ const StorageType* element_type(std::string_view global) { return find(kElementT
 PickleName pickle_name(std::string_view global) {
   if (global == "collections.OrderedDict") return PickleName::kOrderedDict;
   if (global == "torch._utils._rebuild_tensor_v2") return PickleName::kRebuildTensor;
-  if (global == "torch._utils._rebuild_parameter") return PickleName::kRebuildParameter;
+  if (global == "torch._utils._rebuild_parameter" ||
+      global == "torch._utils._rebuild_parameter_with_state") {
+    return PickleName::kRebuildParameter;
+  }
   if (global == "torch._utils._rebuild_tensor_v3") return PickleName::kRebuildTyped;
   if (storage_type(global) != nullptr) return PickleName::kStorageType;
   if (element_type(global) != nullptr) return PickleName::kElementType;
-  const bool beside =
-      std::find(std::begin(kBeside), std::end(kBeside), global) != std::end(kBeside);
-  return beside ? PickleName::kBeside : PickleName::kUnknown;
+  return is_beside(global) ? PickleName::kBeside : PickleName::kUnknown;
 }
 
 }  // namespace lockstep

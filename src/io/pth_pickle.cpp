@@ -443,7 +443,7 @@ Value& Pickle::make_typed_tensor(const Value& arguments) {
   return tensor;
 }
 
-// (tensor, requires_grad, hooks)
+// (tensor, requires_grad, hooks[, state])
 Value& Pickle::make_parameter(const Value& arguments) {
   check(!arguments.items.empty() && arguments.items[0]->kind == Kind::kTensor,
         "a parameter is of no tensor");

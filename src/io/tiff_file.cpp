@@ -18,6 +18,8 @@ namespace {
 constexpr int kMostChannels = 4096;
 // What a small file may ask for, whatever its header says.
 constexpr std::uint64_t kGrantedBytes = std::uint64_t{32} << 20;
+// The most bytes that one of the file makes where blocks are missing, which cost an entry each.
+constexpr std::uint64_t kSparseGrowth = 1 << 18;
 
 /// A compression that is read, and the most bytes that it makes of one.
 struct Compression {
@@ -105,6 +107,11 @@ void TiffFile::check_values(const TiffPage& page) const {
   const bool known = page.indexed() ? is_among({1, 2, 4, 8})
                      : real         ? is_among({16, 32, 64})
                                     : is_among({1, 8, 16, 32, 64});
+  if (!known && page.indexed()) {
+    throw error(concat("a palette of ", page.bits,
+                       " bits: those of 1, 2, 4 and 8 are read; gdal_translate -expand rgb makes "
+                       "colours of it"));
+  }
   if (!known) {
     throw error(concat(page.bits, " bits per sample", real ? ", floating-point" : "",
                        ": 1, 8, 16, 32 or 64 are read; gdal_translate -ot ",
@@ -135,11 +142,23 @@ void TiffFile::check_extent(const TiffPage& page) const {
                        "tiffcp -c lzw converts it"));
   }
   const double bytes = static_cast<double>(page.width) * page.height * page.samples * page.bits / 8;
-  const double most = static_cast<double>(bytes_.size()) * static_cast<double>(known->growth);
-  if (bytes > most && (bytes > static_cast<double>(kGrantedBytes) || known->growth == 1)) {
+  const auto cannot_hold = [&](std::uint64_t growth) {
+    return bytes > static_cast<double>(bytes_.size()) * static_cast<double>(growth) &&
+           (bytes > static_cast<double>(kGrantedBytes) || growth == 1);
+  };
+  if (cannot_hold(known->growth) && (!lacks_blocks() || cannot_hold(kSparseGrowth))) {
     throw error(concat("its header says ", page.height, "x", page.width, " pixels, its ",
                        bytes_.size(), " bytes cannot hold them"));
   }
+}
+
+bool TiffFile::lacks_blocks() const {
+  TIFF* const tiff = tiff_.get();
+  const std::uint32_t count =
+      TIFFIsTiled(tiff) != 0 ? TIFFNumberOfTiles(tiff) : TIFFNumberOfStrips(tiff);
+  std::uint32_t there = 0;
+  while (there < count && TIFFGetStrileByteCount(tiff, there) > 0) ++there;
+  return there < count;
 }
 
 void TiffFile::check(const TiffPage& page) const {
@@ -181,13 +200,17 @@ std::vector<Color> TiffFile::colors(const TiffPage& page) {
   if (TIFFGetField(tiff_.get(), TIFFTAG_COLORMAP, &red, &green, &blue) != 1)
     throw error("a palette image without its palette");
   const std::size_t places = std::size_t{1} << page.bits;
+  const auto is_deep = [](std::uint16_t value) { return value > 255; };
+  // They are of 16 bits, but some programs write 8.
+  const bool deep = std::any_of(red, red + places, is_deep) ||
+                    std::any_of(green, green + places, is_deep) ||
+                    std::any_of(blue, blue + places, is_deep);
+  const auto in_8_bits = [deep](std::uint16_t value) {
+    return static_cast<std::uint8_t>(deep ? value >> 8 : value);
+  };
   std::vector<Color> colors;
-  for (std::size_t i = 0; i < places; ++i) {
-    const auto in_8_bits = [](std::uint16_t value) {
-      return static_cast<std::uint8_t>(value / 257);
-    };
+  for (std::size_t i = 0; i < places; ++i)
     colors.push_back({in_8_bits(red[i]), in_8_bits(green[i]), in_8_bits(blue[i])});
-  }
   return colors;
 }
 
@@ -220,6 +243,10 @@ std::optional<TiffTag> TiffFile::values_of(std::uint32_t which, TIFFDataType typ
 
 std::optional<double> TiffFile::nodata(const TiffPage& page) {
   go_to(page);
+  return page.indexed() ? std::nullopt : declared_nodata();
+}
+
+std::optional<double> TiffFile::declared_nodata() const {
   const std::optional<TiffTag> tag = values_of(kNodataTag, TIFF_ASCII);
   if (!tag) return std::nullopt;
   const std::string value(tag->values.begin(), tag->values.end());
@@ -298,18 +325,42 @@ TiffBlocks TiffFile::blocks_of(const TiffPage& page) const {
                      " bytes are none of an image of ", to_string(page.size)));
 }
 
-void TiffFile::read_part(const TiffBlocks& blocks, const TiffPart& part,
+std::uint32_t TiffFile::index_of(const TiffBlocks& blocks, const TiffPart& part) const {
+  const auto x = static_cast<std::uint32_t>(part.x), y = static_cast<std::uint32_t>(part.y);
+  return blocks.tiled ? TIFFComputeTile(tiff_.get(), x, y, 0, part.plane)
+                      : TIFFComputeStrip(tiff_.get(), y, part.plane);
+}
+
+// Such a block is nodata, or 0 where the file has none: so GDAL defines it (SPARSE_OK).
+bool TiffFile::fill_missing(const TiffPage& page, std::uint32_t index,
+                            std::vector<std::uint8_t>& block) const {
+  if (TIFFGetStrileByteCount(tiff_.get(), index) > 0) return false;
+  if (page.format == SAMPLEFORMAT_IEEEFP) {
+    const bool declared = values_of(kNodataTag, TIFF_ASCII).has_value();
+    std::fill(block.begin(), block.end(), std::uint8_t(declared ? 0xFF : 0));  // NaN in any size
+    return true;
+  }
+  const int places = std::min<int>(page.bits, 53) - (page.format == SAMPLEFORMAT_INT ? 1 : 0);
+  const double most = std::ldexp(1, places) - 1;
+  const double least = page.format == SAMPLEFORMAT_INT ? -most - 1 : 0;
+  auto value = static_cast<std::int64_t>(std::clamp(declared_nodata().value_or(0), least, most));
+  if (page.bits < 8) value *= 255 / ((1 << page.bits) - 1);  // in every pixel of the byte
+  const std::size_t bytes = std::max<std::size_t>(page.bits / 8, 1);
+  for (std::size_t at = 0; at + bytes <= block.size(); at += bytes)
+    std::memcpy(&block[at], &value, bytes);
+  return true;
+}
+
+void TiffFile::read_part(const TiffPage& page, const TiffBlocks& blocks, const TiffPart& part,
                          std::vector<std::uint8_t>& block) {
   TIFF* const tiff = tiff_.get();
-  const auto x = static_cast<std::uint32_t>(part.x), y = static_cast<std::uint32_t>(part.y);
+  const std::uint32_t index = index_of(blocks, part);
+  if (fill_missing(page, index, block)) return;
   // The last strip ends with the image; the last tiles do not.
   const std::size_t rows = blocks.tiled ? blocks.height : part.height;
   const auto bytes = static_cast<tmsize_t>(rows * blocks.row_bytes);
-  const tmsize_t got =
-      blocks.tiled
-          ? TIFFReadEncodedTile(tiff, TIFFComputeTile(tiff, x, y, 0, part.plane), block.data(),
-                                bytes)
-          : TIFFReadEncodedStrip(tiff, TIFFComputeStrip(tiff, y, part.plane), block.data(), bytes);
+  const tmsize_t got = blocks.tiled ? TIFFReadEncodedTile(tiff, index, block.data(), bytes)
+                                    : TIFFReadEncodedStrip(tiff, index, block.data(), bytes);
   if (got != bytes || !complaint_.empty()) throw damaged();
 }
 
@@ -363,7 +414,7 @@ void TiffFile::read(const TiffPage& page, const ImagePart& of_page,
       for (; part.x < wanted.x + wanted.width; part.x += blocks.width) {
         part.height = std::min(blocks.height, page.height - part.y);
         part.width = std::min(blocks.width, page.width - part.x);
-        read_part(blocks, part, block);
+        read_part(page, blocks, part, block);
         place_part(page, blocks, part, wanted, block, values);
       }
     }
@@ -379,7 +430,10 @@ void TiffFile::read_lines(const TiffPage& page, const TiffBlocks& blocks, const 
   part.y = line_ <= wanted.y ? std::max(line_, strip) : strip;
   for (; part.y < wanted.y + wanted.height; ++part.y) {
     const auto y = static_cast<std::uint32_t>(part.y);
-    if (TIFFReadScanline(tiff_.get(), line.data(), y) != 1 || !complaint_.empty()) throw damaged();
+    if (!fill_missing(page, index_of(blocks, part), line) &&
+        (TIFFReadScanline(tiff_.get(), line.data(), y) != 1 || !complaint_.empty())) {
+      throw damaged();
+    }
     if (part.y >= wanted.y) place_part(page, blocks, part, wanted, line, values);
   }
   line_ = part.y;

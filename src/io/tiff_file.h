@@ -87,6 +87,7 @@ class TiffFile {
   std::size_t step(const TiffPage& page);
   /// Of a palette's places, in 8 bits.
   std::vector<Color> colors(const TiffPage& page);
+  /// What is not there. None of a palette: there it is an index, and an image has the colours.
   std::optional<double> nodata(const TiffPage& page);
   /// Its GeoTIFF tags.
   std::vector<TiffTag> georeference(const TiffPage& page);
@@ -102,11 +103,19 @@ class TiffFile {
   TiffPage page() const;
   /// Of a tag that libtiff may not know; none where it has another type.
   std::optional<TiffTag> values_of(std::uint32_t which, TIFFDataType type) const;
+  std::optional<double> declared_nodata() const;
   void check(const TiffPage& page) const;
   void check_values(const TiffPage& page) const;
   void check_extent(const TiffPage& page) const;
   TiffBlocks blocks_of(const TiffPage& page) const;
-  void read_part(const TiffBlocks& blocks, const TiffPart& part, std::vector<std::uint8_t>& block);
+  /// Whether the page, the one that is read, has blocks of which the file holds nothing.
+  bool lacks_blocks() const;
+  std::uint32_t index_of(const TiffBlocks& blocks, const TiffPart& part) const;
+  /// Whether the file holds nothing of the block, which is filled then.
+  bool fill_missing(const TiffPage& page, std::uint32_t index,
+                    std::vector<std::uint8_t>& block) const;
+  void read_part(const TiffPage& page, const TiffBlocks& blocks, const TiffPart& part,
+                 std::vector<std::uint8_t>& block);
   void read_lines(const TiffPage& page, const TiffBlocks& blocks, const TiffPart& wanted,
                   std::span<std::uint8_t> values);
   void go_to(const TiffPage& page);

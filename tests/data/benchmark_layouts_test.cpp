@@ -85,6 +85,8 @@ TEST_CASE("Cityscapes: label ids become the 19 classes; other files of gtFine ar
   write_image(folder, image, {1, 8});
   write_mask(folder, mask + "labelIds.png", {7, 33, 0, 26, 24, 29, 255, 11});
   write_image(folder, mask + "color.png", {1, 8});
+  for (const char* name : {"ulm/._a_leftImg8bit.png", ".ipynb_checkpoints/a_leftImg8bit.png"})
+    write_image(folder, concat("leftImg8bit/train/", name), {1, 8});
   write_mask(folder, mask + "instanceIds.png", {0, 0, 0, 0, 0, 0, 0, 0});
   const DataOptions options = options_of("cityscapes", folder);
   CHECK(class_names(options)[13] == "car");

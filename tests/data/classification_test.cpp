@@ -34,6 +34,8 @@ DataOptions image_folder_options(const TempFolder& folder) {
   write_png(folder.file("train/ant/x.png"), plain({6, 8}, 3, 3, 3));
   write_png(folder.file("train/dog/x.png"), plain({6, 8}, 4, 4, 4));
   write_file(folder.file("train/dog/notes.txt"), std::string("not an image"));
+  for (const char* name : {"train/dog/._x.png", "train/dog/.ipynb_checkpoints/x-checkpoint.png"})
+    write_file(folder.file(name), std::string("hidden"));
   write_png(folder.file("val/dog/x.png"), plain({10, 20}, 5, 5, 5));
   write_png(folder.file("val/ant/x.png"), plain({20, 10}, 6, 6, 6));
   DataOptions data;

@@ -34,7 +34,11 @@ class Listed final : public Dataset {
     sample.image = {1, width, std::vector<std::uint8_t>(entry.labels.size() * 3, entry.gray)};
     sample.labels = {1, width, entry.labels};
   }
-  Size image_size(std::int64_t) const override { return {1, 4}; }
+  Size image_size(std::int64_t index) const override {
+    const Entry& entry = entries_[static_cast<std::size_t>(index)];
+    if (entry.labels.empty()) throw DataError(concat("picture ", index, " is torn"));
+    return {1, 4};
+  }
   std::string describe(std::int64_t index) const override { return concat("picture ", index); }
 
  private:
@@ -415,6 +419,8 @@ TEST_CASE("samples are taken evenly, and fewer of large images") {
   const Listed dataset(std::vector<Listed::Entry>(10, {0, {0, 0}}));
   CHECK(sample_evenly(dataset, 64).size() == 10);
   CHECK(sample_evenly(dataset, 5) == std::vector<std::int64_t>{0, 2, 4, 6, 8});
+  CHECK(sample_evenly(Listed({{0, {}}, {0, {0, 0}}}), 64).size() == 2);
+  CHECK(sample_evenly(Listed(std::vector<Listed::Entry>(1)), 64).size() == 1);
 }
 
 }  // namespace

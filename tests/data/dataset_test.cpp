@@ -241,6 +241,7 @@ TEST_CASE("images that a layout does not take are told of") {
   write_pair(folder, "images/train/a.png", "masks/train/a.png", 1);
   write_pair(folder, "images/train/night/b.png", "masks/train/night/b.png", 2);
   write_pair(folder, "images/train/.cache/c.png", "masks/train/.cache/c.png", 3);
+  write_pair(folder, "images/train/night/.cache/d.png", "masks/train/night/.cache/d.png", 3);
   for (const char* name : {"images/train/z.jp2", "images/train/y.BMP", "images/train/Thumbs.db"})
     write_file(folder.file(name), std::string("II*"));
   DataOptions options = folder_options(folder);

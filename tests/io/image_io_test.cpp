@@ -2,14 +2,18 @@
 
 #include <doctest/doctest.h>
 #include <png.h>
+#include <tiffio.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 
 #include "data/fixtures.h"
 #include "io/codec.h"
+#include "io/raw_pixels.h"
+#include "io/tiff_tags.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -298,6 +302,77 @@ TEST_CASE("an image of one colour is small, and read all the same") {
   CHECK(read(folder.file("a.jpg")).pixels == image.pixels);
 }
 
+/// A TIFF of one row of two pixels, 0 and 1, or of which the file holds none.
+struct SmallTiff {
+  std::uint16_t bits = 8, format = SAMPLEFORMAT_UINT;
+  const char* nodata = nullptr;
+  std::vector<std::uint16_t> reds = {};  // of its palette, whose other colours are 0
+  bool there = true;
+
+  void write(const std::filesystem::path& path) const {
+    TIFF* const tiff = TIFFOpen(path.c_str(), "w");
+    REQUIRE(tiff != nullptr);
+    TIFFSetField(tiff, TIFFTAG_IMAGEWIDTH, 2);
+    TIFFSetField(tiff, TIFFTAG_IMAGELENGTH, 1);
+    TIFFSetField(tiff, TIFFTAG_BITSPERSAMPLE, bits);
+    TIFFSetField(tiff, TIFFTAG_SAMPLEFORMAT, format);
+    TIFFSetField(tiff, TIFFTAG_PHOTOMETRIC,
+                 reds.empty() ? PHOTOMETRIC_MINISBLACK : PHOTOMETRIC_PALETTE);
+    TIFFMergeFieldInfo(tiff, kCarriedTags.data(), kCarriedTags.size());
+    if (nodata != nullptr) TIFFSetField(tiff, kNodataTag, nodata);
+    if (!reds.empty()) {
+      std::vector<std::uint16_t> map = reds, others(std::size_t{1} << bits);
+      map.resize(others.size());
+      TIFFSetField(tiff, TIFFTAG_COLORMAP, map.data(), others.data(), others.data());
+    }
+    REQUIRE(TIFFWriteCheck(tiff, 0, "") == 1);
+    std::array<std::uint8_t, 4> row{0, 1};
+    if (there) REQUIRE(TIFFWriteEncodedStrip(tiff, 0, row.data(), bits / 4) == bits / 4);
+    TIFFClose(tiff);
+  }
+};
+
+TEST_CASE("what a TIFF lacks is nodata in values of every type") {
+  const TempFolder folder;
+  const auto path = folder.file("a.tif");
+  const auto value = [&](std::uint16_t bits, std::uint16_t format, const char* nodata) {
+    SmallTiff{.bits = bits, .format = format, .nodata = nodata, .there = false}.write(path);
+    Image image;
+    read_image(path, image, {.channels = 1});
+    make_floats(image);
+    return image.floats.at(1);
+  };
+  CHECK(value(8, SAMPLEFORMAT_UINT, nullptr) == 0);
+  CHECK(std::isnan(value(8, SAMPLEFORMAT_UINT, "7")));
+  CHECK(value(8, SAMPLEFORMAT_UINT, "-9999") == 0);  // the nearest that there is
+  CHECK(std::isnan(value(1, SAMPLEFORMAT_UINT, "1")));
+  CHECK(std::isnan(value(16, SAMPLEFORMAT_INT, "-9999")));
+  CHECK(std::isnan(value(64, SAMPLEFORMAT_INT, "-9999")));
+  for (const auto bits : std::initializer_list<std::uint16_t>{16, 32, 64}) {
+    CHECK(value(bits, SAMPLEFORMAT_IEEEFP, nullptr) == 0);
+    CHECK(std::isnan(value(bits, SAMPLEFORMAT_IEEEFP, "nan")));
+    CHECK(std::isnan(value(bits, SAMPLEFORMAT_IEEEFP, "-1e4")));
+  }
+  for (const auto bits : std::initializer_list<std::uint16_t>{4, 8}) {
+    SmallTiff{.bits = bits, .nodata = "9", .reds = {1}, .there = false}.write(path);
+    CHECK(mask_of(path).pixels == Labels{9, 9});
+  }
+}
+
+TEST_CASE("colours of a TIFF's palette are of 16 bits, however programs fill them, or of 8") {
+  const TempFolder folder;
+  const auto path = folder.file("a.tif");
+  for (const int factor : {257, 256, 1}) {
+    CAPTURE(factor);
+    const auto red = static_cast<std::uint16_t>(200 * factor);
+    SmallTiff{.nodata = "200", .reds = {0, red}}.write(path);  // an index, no colour
+    CHECK(read(path).pixels == Bytes{0, 0, 0, 200, 0, 0});
+    CHECK(read_palette(path)[1] == Color{200, 0, 0});
+  }
+  SmallTiff{.bits = 16, .reds = {0, 1}}.write(path);
+  CHECK(contains(message_of<DataError>([&] { read(path); }), "a palette of 16 bits"));
+}
+
 TEST_CASE("foreign, empty and missing files say what came") {
   const TempFolder folder;
   const auto path = folder.file("a.jpg");
@@ -307,6 +382,8 @@ TEST_CASE("foreign, empty and missing files say what came") {
   CHECK_THROWS_AS(read_image_size(path), DataError);
   write_file(path, std::string());
   CHECK(contains(message_of<DataError>([&] { read(path); }), "is empty"));
+  std::filesystem::resize_file(path, std::uintmax_t{300} << 30);  // no more is read than tells
+  CHECK(contains(message_of<DataError>([&] { read(path); }), path.string()));
   CHECK(contains(message_of<DataError>([&] { read(folder.path() / "none.png"); }), "No such file"));
   CHECK(contains(message_of<DataError>([&] { read(folder.path()); }), folder.path().string()));
   CHECK_THROWS_AS(write_png(folder.path() / "no" / "a.png", random_image({2, 2}, 1)), Error);

@@ -207,6 +207,21 @@ TEST_CASE("pth: what checkpoints hold beside weights is read over, and only ther
   const std::string beside = text("args") + arguments + text("best") + score;
   CHECK(place.load(archive(dict(beside + text("model") + named(sound_tensor())), six())).size() ==
         1);
+  std::string types = text("w") + global("torch._utils", "_rebuild_parameter_with_state") +
+                      tuple(sound_tensor() + "\x88" + global("collections", "OrderedDict") + ")R" +
+                            dict(text("tag") + text("x"))) +
+                      "R";
+  for (const char* module : {"__builtin__", "builtins"}) {
+    for (const char* type : {"bool", "bytearray", "bytes", "complex", "long", "unicode", "xrange"})
+      types += text(type) + global(module, type) + ")R";
+  }
+  CHECK(floats_of(place
+                      .load(archive(dict(text("model") + dict(text("w") + sound_tensor()) +
+                                         text("more") + dict(types)),
+                                    six()))
+                      .at("w"))
+            .size() == 6);
+  place.refuses_value(dict(text("f") + global("builtins", "getattr") + ")R"), "builtins.getattr");
   place.refuses_value(dict(text("w") + sound_tensor() + beside),
                       "expected a tensor under args in the state dict, got an object of "
                       "argparse.Namespace");

@@ -189,6 +189,51 @@ TEST_CASE("rows of a TIFF of one large strip are decoded line by line") {
   check_rows(path, {});
 }
 
+TEST_CASE("blocks that a TIFF lacks are nodata, or else 0") {
+  const TempFolder folder;
+  const fs::path path = folder.file("a.tif");
+  constexpr auto kTogether = PLANARCONFIG_CONTIG;
+  for (TiffLayout layout : std::initializer_list<TiffLayout>{
+           {"tiles", 16},
+           {"planar tiles as they are", 32, 1, PLANARCONFIG_SEPARATE, COMPRESSION_NONE},
+           {"tiles as they are", 16, 1, kTogether, COMPRESSION_NONE},
+           {"strips", 0, 7},
+           {"strips as they are", 0, 7, kTogether, COMPRESSION_NONE}}) {
+    CAPTURE(layout.name);
+    for (const std::uint32_t missing : {3U, 1U}) {
+      CAPTURE(missing);
+      layout.missing = missing;
+      for (const char* nodata : {static_cast<const char*>(nullptr), "65533"}) {
+        layout.nodata = nodata;
+        write_tiff(path, {61, 45}, 3, layout);
+        check_rows(path, {});
+        Image image;
+        read_image(path, image);
+        make_floats(image);
+        const std::uint32_t height = layout.tile > 0 ? layout.tile : layout.strip;
+        const std::uint32_t width = layout.tile > 0 ? layout.tile : 45;
+        const std::uint32_t across = (44 + width) / width, down = (60 + height) / height;
+        int wrong = 0;
+        for (std::uint32_t i = 0; i < image.floats.size(); ++i) {
+          const std::uint32_t y = i / 135, x = i / 3 % 45, plane = layout.planes == 2 ? i % 3 : 0;
+          const std::uint32_t number = (plane * down + y / height) * across + x / width;
+          const float value = image.floats[i];
+          const bool gap = nodata == nullptr ? value == 0 : value != value;
+          const bool there = value == sample_of(y, x, static_cast<std::uint16_t>(i % 3));
+          wrong += (number % missing == 0 ? gap : there) ? 0 : 1;
+        }
+        CHECK(wrong == 0);
+      }
+    }
+  }
+  write_tiff(path, {600, 10000}, 3, {.strip = 300, .missing = 2});  // line by line
+  check_rows(path, {});
+  write_tiff(path, {20000, 20000}, 1, {.tile = 4096, .missing = 1});
+  Image image;
+  CHECK(contains(message_of<DataError>([&] { read_image(path, image, {.channels = 1}); }),
+                 "cannot hold them"));
+}
+
 TEST_CASE("rows of images of every kind are those of the whole") {
   const fs::path cases = "../shared/images";
   if (!fs::is_regular_file(cases / "expected.json")) {

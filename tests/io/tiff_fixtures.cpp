@@ -57,14 +57,17 @@ void write_tiff(const std::filesystem::path& path, Size size, std::uint16_t chan
   TIFF* const tiff = TIFFOpen(path.c_str(), "w");
   REQUIRE(tiff != nullptr);
   set_tags(tiff, size, channels, layout);
+  std::uint32_t number = 0;  // of the next block
   const bool tiled = layout.tile > 0, planar = layout.planes == PLANARCONFIG_SEPARATE;
   const auto height = static_cast<std::uint32_t>(size.height);
   const auto width = static_cast<std::uint32_t>(size.width);
   const std::uint32_t rows = tiled ? layout.tile : layout.strip;
   const std::uint32_t columns = tiled ? layout.tile : width;
+  REQUIRE(TIFFWriteCheck(tiff, tiled, "") == 1);  // also where no block is written
   for (std::uint16_t plane = 0; plane < (planar ? channels : 1); ++plane) {
     for (std::uint32_t y = 0; y < height; y += rows) {
       for (std::uint32_t x = 0; x < width; x += columns) {
+        if (layout.missing > 0 && number++ % layout.missing == 0) continue;
         const std::uint32_t count = tiled ? rows : std::min(rows, height - y);
         const Block block{y, x, count, columns, plane, planar ? std::uint16_t{1} : channels};
         std::vector<std::uint16_t> values = samples_in(block, samples);

@@ -20,6 +20,7 @@ struct TiffLayout {
   std::uint16_t compression = COMPRESSION_LZW;
   std::uint16_t orientation = ORIENTATION_TOPLEFT;
   const char* nodata = nullptr;
+  std::uint32_t missing = 0;  // blocks whose number is a multiple of it are not in the file
 };
 
 using TiffSamples =

@@ -364,6 +364,17 @@ TEST_CASE("inference: what the network throws reaches the caller, and the device
   CHECK(inference.predict(0, fits, {20, 28}, false).classes.pixels.size() == 20 * 28);
 }
 
+TEST_CASE("inference: what keeps images from being found is an error that names them") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path loop = folder.path() / "loop";
+  std::filesystem::create_symlink("loop", loop);
+  std::vector<std::string> left_out;
+  CHECK_THROWS_WITH_AS(find_images(std::vector{loop}, {}, left_out),
+                       doctest::Contains(loop.c_str()), DataError);
+  CHECK_THROWS_WITH_AS(make_output_folder(loop), doctest::Contains(loop.c_str()), ConfigError);
+  CHECK(prediction_files(std::vector<std::filesystem::path>{"a.png"}, loop, {}).size() == 1);
+}
+
 TEST_CASE("inference: files of a prediction never meet") {
   const std::vector<std::filesystem::path> apart{"a/x.jpg", "b/y.png"}, twice{"a/x.jpg", "b/x.png"},
       suffix{"a/x.jpg", "a/x_overlay.jpg"}, itself{"out/x.png"};

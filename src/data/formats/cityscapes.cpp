@@ -40,9 +40,10 @@ std::vector<fs::path> images_of(const fs::path& split, std::vector<std::string>&
   check_split_folder(split);
   std::vector<fs::path> images;
   for (const auto& city : fs::directory_iterator(split)) {
-    if (!city.is_directory()) continue;
+    if (!city.is_directory() || is_hidden(city.path())) continue;
     LeftOut others;
     for (const auto& file : fs::directory_iterator(city.path())) {
+      if (is_hidden(file.path())) continue;
       if (file.path().filename().string().ends_with(kImageSuffix) && !is_no_file(file)) {
         images.push_back(file.path());
       } else if (file.is_directory()) {

@@ -29,6 +29,7 @@ std::string contents_of(const fs::path& directory) {
   std::vector<std::string> names;
   std::int64_t images = 0;
   for (const auto& entry : fs::directory_iterator(directory)) {
+    if (is_hidden(entry.path())) continue;
     if (entry.is_directory()) {
       names.push_back(entry.path().filename().string());
     } else if (has_extension(entry.path(), image_extensions())) {
@@ -50,7 +51,7 @@ std::string other_files(const fs::path& directory) {
   int count = 0;
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
-    if (entry.is_directory() || name.starts_with('.')) continue;
+    if (entry.is_directory() || is_hidden(entry.path())) continue;
     if (count++ == 0 || name < first) first = name;
   }
   if (count == 0) return "";
@@ -271,6 +272,10 @@ bool is_no_file(const fs::directory_entry& entry) {
   return !entry.is_regular_file() && entry.is_other();  // the first is known without asking
 }
 
+DataError unreadable(const fs::filesystem_error& error) {
+  return DataError(concat(error.path1().string(), ": cannot be read: ", error.code().message()));
+}
+
 bool is_hidden(const fs::path& file) { return file.filename().string().starts_with('.'); }
 
 const std::vector<std::string>& image_extensions() {
@@ -312,7 +317,9 @@ void LeftOut::add_folder(const fs::path& folder) {
   std::int64_t images = 0;
   for (auto entry = fs::recursive_directory_iterator(folder, unreadable);
        !unreadable && entry != fs::end(entry); entry.increment(unreadable)) {
-    if (has_extension(entry->path(), image_extensions()) && !is_hidden(entry->path())) ++images;
+    const bool hidden = is_hidden(entry->path());
+    if (hidden) entry.disable_recursion_pending();
+    if (has_extension(entry->path(), image_extensions()) && !hidden) ++images;
   }
   if (images > 0) folders[folder.filename().string()] += images;
 }

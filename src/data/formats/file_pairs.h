@@ -54,6 +54,9 @@ struct LeftOut {
                                      const std::string& remedy) const;
 };
 
+/// What keeps a folder or a file from being read: it may not be entered, or is a loop of links.
+DataError unreadable(const std::filesystem::filesystem_error& error);
+
 /// Whether it is a pipe, a socket or a device: to open it may take for ever.
 bool is_no_file(const std::filesystem::directory_entry& entry);
 

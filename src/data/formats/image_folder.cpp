@@ -79,10 +79,12 @@ std::vector<fs::path> images_below(const fs::path& folder, const DataOptions& op
   std::vector<fs::path> images;
   constexpr auto kOptions = fs::directory_options::follow_directory_symlink;
   try {
-    for (const auto& entry : fs::recursive_directory_iterator(folder, kOptions)) {
-      const fs::path& path = entry.path();
-      if (entry.is_directory() || is_hidden(path)) continue;
-      if (has_extension(path, image_extensions()) && entry.is_regular_file() &&
+    for (auto entry = fs::recursive_directory_iterator(folder, kOptions); entry != fs::end(entry);
+         ++entry) {
+      const fs::path& path = entry->path();
+      if (is_hidden(path)) entry.disable_recursion_pending();
+      if (entry->is_directory() || is_hidden(path)) continue;
+      if (has_extension(path, image_extensions()) && entry->is_regular_file() &&
           begins_an_image(path, options.channel_files)) {
         images.push_back(path);
       } else {
@@ -90,7 +92,7 @@ std::vector<fs::path> images_below(const fs::path& folder, const DataOptions& op
       }
     }
   } catch (const fs::filesystem_error& error) {
-    throw DataError(concat(error.path1().string(), ": cannot be read: ", error.code().message()));
+    throw unreadable(error);
   }
   std::sort(images.begin(), images.end());
   return images;

@@ -58,7 +58,7 @@ PredictionFiles files_of(const fs::path& image, const fs::path& folder,
 
 std::vector<fs::path> find_images(std::span<const fs::path> inputs,
                                   const std::vector<std::string>& channel_files,
-                                  std::vector<std::string>& left_out) {
+                                  std::vector<std::string>& left_out) try {
   std::vector<fs::path> images;
   std::set<fs::path> known;
   const auto add = [&](const fs::path& image) {
@@ -76,6 +76,8 @@ std::vector<fs::path> find_images(std::span<const fs::path> inputs,
     }
   }
   return images;
+} catch (const fs::filesystem_error& error) {
+  throw unreadable(error);
 }
 
 bool has_tiff_map(const fs::path& image, const PredictionKinds& kinds) {
@@ -106,7 +108,8 @@ std::vector<PredictionFiles> prediction_files(std::span<const fs::path> images,
                                  " would both be written to ", file.string(),
                                  "; predict them into different folders"));
       }
-      if (inputs.contains(fs::weakly_canonical(file))) {
+      std::error_code unknown;  // of a folder that is none make_output_folder says so
+      if (inputs.contains(fs::weakly_canonical(file, unknown))) {
         throw ConfigError(concat("-o ", folder.string(), ": ", file.string(),
                                  " is one of the images; choose another folder"));
       }
