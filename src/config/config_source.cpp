@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "config/config_schema.h"
 #include "config/removed_keys.h"
@@ -56,13 +55,6 @@ bool known_section(const std::string& path) {
   return std::find(sections.begin(), sections.end(), path) != sections.end();
 }
 
-std::string read_bytes(const std::filesystem::path& path) {
-  std::uint64_t size = 0;
-  std::ostringstream bytes;
-  bytes << open_to_read(path, size).rdbuf();
-  return bytes.str();
-}
-
 }  // namespace
 
 ConfigSource::ConfigSource(std::filesystem::path path, const std::vector<std::string>& overrides,
@@ -92,7 +84,7 @@ SourceSpan ConfigSource::span(const std::string& key) const {
 void ConfigSource::read_file() {
   std::string text, why_not = why_unreadable(path_);
   try {
-    if (why_not.empty()) text = plain_text(read_bytes(path_));
+    if (why_not.empty()) text = plain_text(text_of_file(path_));
   } catch (const DataError& error) {
     why_not = error.what();
   }

@@ -22,7 +22,7 @@ void check_image_size(Size size, const std::string& name);
 /// The part that is asked for, or all. Throws where an image has no such part.
 ImagePart part_of(Size image, const std::optional<ImagePart>& part, const std::string& name);
 
-class RandomBytes;
+class FileBytes;
 class RowSource;
 
 using ImageBytes = std::span<const std::uint8_t>;
@@ -46,17 +46,17 @@ bool is_npy(ImageBytes file);
 /// `head`: the beginning of a file of `file_bytes`.
 ImageInfo npy_info(ImageBytes head, std::uint64_t file_bytes, const std::string& name,
                    const ImageRule& rule);
-void decode_npy(const RandomBytes& bytes, const std::string& name, const ImageRule& rule,
+void decode_npy(const FileBytes& bytes, const std::string& name, const ImageRule& rule,
                 Image& image);
-void decode_npy_mask(const RandomBytes& bytes, const std::string& name, const LabelRule& rule,
+void decode_npy_mask(const FileBytes& bytes, const std::string& name, const LabelRule& rule,
                      LabelMap& labels);
 
 bool is_tiff(ImageBytes file);
-ImageInfo tiff_info(RandomBytes& bytes, const std::string& name, const ImageRule& rule);
-void decode_tiff(RandomBytes& bytes, const std::string& name, const ImageRule& rule, Image& image);
+ImageInfo tiff_info(FileBytes& bytes, const std::string& name, const ImageRule& rule);
+void decode_tiff(FileBytes& bytes, const std::string& name, const ImageRule& rule, Image& image);
 /// Of the first page; empty where values are no indices of one.
-std::vector<Color> tiff_palette(RandomBytes& bytes, const std::string& name);
-MaskKind decode_tiff_mask(RandomBytes& bytes, const std::string& name, const LabelRule& rule,
+std::vector<Color> tiff_palette(FileBytes& bytes, const std::string& name);
+MaskKind decode_tiff_mask(FileBytes& bytes, const std::string& name, const LabelRule& rule,
                           LabelMap& labels, Image& colored);
 
 /// Null where they cannot be read by themselves.

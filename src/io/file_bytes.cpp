@@ -21,50 +21,23 @@ std::string why_unreadable(const fs::path& path) {
   return fs::is_regular_file(path, unknown) ? "" : "it is no plain file";
 }
 
-std::ifstream open_to_read(const fs::path& path, std::uint64_t& bytes) {
-  std::error_code error;
-  const bool regular = fs::is_regular_file(path, error);
-  if (error) throw DataError(concat("it cannot be read: ", error.message()));
-  if (!regular) throw DataError("it cannot be read: it is a folder or a device, no file");
-  bytes = fs::file_size(path);
-  errno = 0;
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream.is_open()) throw DataError(concat("it cannot be read: ", system_text(errno)));
-  return stream;
-}
-
-std::vector<std::byte> FileBytes::read(std::uint64_t offset, std::uint64_t bytes) {
-  if (!holds(offset, bytes)) {
-    throw DataError(concat("it should have ", bytes, " bytes from byte ", offset, " on, but has ",
-                           size_, " in all; the file may be cut off"));
-  }
-  std::vector<std::byte> read(bytes);
-  stream_.seekg(static_cast<std::streamoff>(offset));
-  stream_.read(reinterpret_cast<char*>(read.data()), static_cast<std::streamsize>(bytes));
-  if (stream_.gcount() != static_cast<std::streamsize>(bytes)) {
-    throw DataError(stream_.bad() ? concat("it cannot be read: ", system_text(errno))
-                                  : std::string("it ended while being read"));
-  }
-  return read;
-}
-
-std::vector<std::byte> FileBytes::head(std::uint64_t bytes) {
-  return read(0, std::min(bytes, size_));
-}
-
-RandomBytes::RandomBytes(const std::filesystem::path& path)
-    : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+FileBytes::FileBytes(const fs::path& path, const std::string& subject) {
+  const auto unreadable = [&](const std::string& why) {
+    return DataError(concat(subject, " cannot be read: ", why));
+  };
   struct stat about {};
-  if (file_ < 0 || ::fstat(file_, &about) != 0)
-    throw DataError(concat(path.string(), ": cannot be read: ", system_text(errno)));
+  if (::stat(path.c_str(), &about) != 0) throw unreadable(system_text(errno));
+  if (!S_ISREG(about.st_mode)) throw unreadable("it is a folder or a device, no file");
+  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file_ < 0) throw unreadable(system_text(errno));
   size_ = static_cast<std::uint64_t>(about.st_size);
 }
 
-RandomBytes::~RandomBytes() {
+FileBytes::~FileBytes() {
   if (file_ >= 0) ::close(file_);
 }
 
-std::size_t RandomBytes::read(std::uint64_t offset, void* out, std::size_t count) const {
+std::size_t FileBytes::read(std::uint64_t offset, void* out, std::size_t count) const {
   if (offset >= size_) return 0;
   count = static_cast<std::size_t>(std::min<std::uint64_t>(count, size_ - offset));
   if (file_ < 0) {
@@ -79,6 +52,27 @@ std::size_t RandomBytes::read(std::uint64_t offset, void* out, std::size_t count
     done += static_cast<std::size_t>(got);
   }
   return done;
+}
+
+std::vector<std::byte> FileBytes::read(std::uint64_t offset, std::uint64_t bytes) const {
+  if (!holds(offset, bytes)) {
+    throw DataError(concat("it should have ", bytes, " bytes from byte ", offset, " on, but has ",
+                           size_, " in all; the file may be cut off"));
+  }
+  std::vector<std::byte> all(bytes);
+  errno = 0;
+  if (read(offset, all.data(), all.size()) == all.size()) return all;
+  throw DataError(errno != 0 ? concat("it cannot be read: ", system_text(errno))
+                             : std::string("it ended while being read"));
+}
+
+std::vector<std::byte> FileBytes::head(std::uint64_t bytes) const {
+  return read(0, std::min(bytes, size_));
+}
+
+std::string text_of_file(const fs::path& path) {
+  const std::vector<std::byte> bytes = FileBytes(path, "it").head(UINT64_MAX);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 std::uint64_t little_endian(std::span<const std::byte> bytes) {

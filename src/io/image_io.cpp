@@ -1,14 +1,11 @@
 #include "io/image_io.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "core/system_text.h"
 #include "io/atomic_file.h"
 #include "io/codec.h"
 #include "io/exif.h"
@@ -30,19 +27,11 @@ enum class End : std::uint8_t { kFront, kBack };
 /// The first or the last bytes of a file, at most `limit`.
 std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path, std::size_t limit,
                                      End end = End::kFront) {
-  const auto unreadable = [&](const std::string& why) {
-    return DataError(concat(path.string(), ": cannot be read: ", why));
-  };
-  std::error_code no_size;  // as of a pipe, which to open may take for ever
-  const std::uintmax_t size = std::filesystem::file_size(path, no_size);
-  if (no_size) throw unreadable(no_size.message());
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw unreadable(system_text(errno));
-  std::vector<std::uint8_t> bytes(std::min<std::size_t>(static_cast<std::size_t>(size), limit));
-  if (end == End::kBack) file.seekg(static_cast<std::streamoff>(size - bytes.size()));
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (!file) throw DataError(concat(path.string(), ": reading its ", size, " bytes failed"));
+  const FileBytes file(path);
+  std::vector<std::uint8_t> bytes(std::min<std::uint64_t>(file.size(), limit));
+  const std::uint64_t first = end == End::kBack ? file.size() - bytes.size() : 0;
+  if (file.read(first, bytes.data(), bytes.size()) < bytes.size())
+    throw DataError(concat(path.string(), ": reading its ", file.size(), " bytes failed"));
   return bytes;
 }
 
@@ -169,7 +158,7 @@ void decode(const std::filesystem::path& path, const ImageRule& rule, Image& ima
   if (format == ImageFormat::kOther) throw not_an_image(path, head);
   const std::string name = path.string();
   if (format == ImageFormat::kTiff || format == ImageFormat::kNpy) {
-    RandomBytes bytes(path);
+    FileBytes bytes(path);
     const bool tiff = format == ImageFormat::kTiff;
     return tiff ? decode_tiff(bytes, name, rule, image) : decode_npy(bytes, name, rule, image);
   }
@@ -224,7 +213,7 @@ ImageInfo info_of_file(const std::filesystem::path& path, const ImageRule& rule)
       return npy_info(head, std::filesystem::file_size(path, unknown), path.string(), rule);
     }
     case ImageFormat::kTiff: {
-      RandomBytes bytes(path);
+      FileBytes bytes(path);
       return tiff_info(bytes, path.string(), rule);
     }
     default:
@@ -286,11 +275,11 @@ MaskKind decode_mask(const std::filesystem::path& path, LabelMap& labels, Image&
       return kind;
     }
     case ImageFormat::kTiff: {
-      RandomBytes bytes(path);
+      FileBytes bytes(path);
       return decode_tiff_mask(bytes, path.string(), rule, labels, colored);
     }
     case ImageFormat::kNpy:
-      decode_npy_mask(RandomBytes(path), path.string(), rule, labels);
+      decode_npy_mask(FileBytes(path), path.string(), rule, labels);
       return MaskKind::kValues;
     case ImageFormat::kJpeg:
       throw DataError(concat(path.string(),
@@ -318,7 +307,7 @@ MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& c
 std::vector<Color> read_palette(const std::filesystem::path& path) {
   const std::vector<std::uint8_t> head = read_bytes(path, kPngHeaderBytes);
   if (is_tiff(head)) {
-    RandomBytes bytes(path);
+    FileBytes bytes(path);
     return tiff_palette(bytes, path.string());
   }
   if (!is_indexed_png(head)) return {};

@@ -138,7 +138,7 @@ namespace {
 
 std::vector<std::byte> head_of(const fs::path& path) {
   try {
-    return FileBytes(path).head(kKindBytes);
+    return FileBytes(path, "it").head(kKindBytes);
   } catch (const DataError& error) {
     throw DataError(concat(path.string(), ": ", error.what()));
   }

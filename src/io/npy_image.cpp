@@ -202,7 +202,7 @@ bool rows_lie_together(const NpyHeader& header, const Axes& axes) {
 }
 
 /// The values of a part, of which no others are read. REQUIRES: rows_lie_together.
-RawPixels read_part(const RandomBytes& bytes, const NpyHeader& header, Axes axes,
+RawPixels read_part(const FileBytes& bytes, const NpyHeader& header, Axes axes,
                     const ImagePart& part, const std::string& name) {
   const auto height = static_cast<std::size_t>(part.size.height);
   const auto width = static_cast<std::size_t>(part.size.width);
@@ -227,7 +227,7 @@ RawPixels read_part(const RandomBytes& bytes, const NpyHeader& header, Axes axes
 }
 
 /// The part that is asked for, or all where it cannot be read by itself.
-RawPixels read_values(const RandomBytes& bytes, const NpyHeader& header, const Axes& axes,
+RawPixels read_values(const FileBytes& bytes, const NpyHeader& header, const Axes& axes,
                       const std::optional<ImagePart>& part, const std::string& name) {
   const bool together = rows_lie_together(header, axes);
   const ImagePart wanted = part_of(axes.size, together ? part : std::nullopt, name);
@@ -239,7 +239,7 @@ RawPixels read_values(const RandomBytes& bytes, const NpyHeader& header, const A
   return gather(values.data(), header, axes);
 }
 
-NpyHeader read_header(const RandomBytes& bytes, const std::string& name) {
+NpyHeader read_header(const FileBytes& bytes, const std::string& name) {
   constexpr std::size_t kMostHeader = 65536;
   std::vector<std::uint8_t> head(std::min<std::uint64_t>(bytes.size(), kMostHeader));
   head.resize(bytes.read(0, head.data(), head.size()));
@@ -262,7 +262,7 @@ class NpyRows : public RowSource {
     put_image(read_part(bytes_, header_, axes_, some, name_), std::nullopt, rows);
   }
 
-  RandomBytes bytes_;
+  FileBytes bytes_;
   std::string name_;
   NpyHeader header_;
   Axes axes_;
@@ -271,7 +271,7 @@ class NpyRows : public RowSource {
 }  // namespace
 
 std::unique_ptr<RowSource> npy_rows(const std::filesystem::path& path, const ImageRule& rule) {
-  const RandomBytes bytes(path);
+  const FileBytes bytes(path);
   const NpyHeader header = read_header(bytes, path.string());
   const Axes axes =
       axes_of(header, rule.bands.empty() ? rule.channels : 0, bytes.size(), path.string());
@@ -294,7 +294,7 @@ ImageInfo npy_info(ImageBytes head, std::uint64_t file_bytes, const std::string&
   return {axes.size, header.type, static_cast<int>(axes.channels), false};
 }
 
-void decode_npy(const RandomBytes& bytes, const std::string& name, const ImageRule& rule,
+void decode_npy(const FileBytes& bytes, const std::string& name, const ImageRule& rule,
                 Image& image) {
   const NpyHeader header = read_header(bytes, name);
   const int channels = rule.bands.empty() ? rule.channels : 0;
@@ -305,7 +305,7 @@ void decode_npy(const RandomBytes& bytes, const std::string& name, const ImageRu
   take_channels(chosen, image);
 }
 
-void decode_npy_mask(const RandomBytes& bytes, const std::string& name, const LabelRule& rule,
+void decode_npy_mask(const FileBytes& bytes, const std::string& name, const LabelRule& rule,
                      LabelMap& labels) {
   const NpyHeader header = read_header(bytes, name);
   const Axes axes = axes_of(header, 1, bytes.size(), name);

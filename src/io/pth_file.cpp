@@ -50,7 +50,7 @@ void check_byte_order(ZipArchive& archive, const std::string& folder) {
   if (text != kLittle) throw DataError(kBigEndian);
 }
 
-TensorMap load_zip(FileBytes& file) {
+TensorMap load_zip(const FileBytes& file) {
   ZipArchive archive(file);
   const std::string folder = folder_of(archive);
   if (archive.entries().contains(folder + "constants.pkl")) {
@@ -82,7 +82,7 @@ TensorMap load_zip(FileBytes& file) {
 // The pickles at the beginning of the file.
 class Pickles {
  public:
-  explicit Pickles(FileBytes& file) : bytes_(file.head(kMaxPickleBytes)) {}
+  explicit Pickles(const FileBytes& file) : bytes_(file.head(kMaxPickleBytes)) {}
 
   /// The next one; `use` looks at it while it is there.
   template <typename Use>
@@ -107,7 +107,7 @@ void check_system(const PickleValue& system) {
 }
 
 // Where the storages are, by their keys.
-std::map<std::string_view, std::uint64_t> find_storages(FileBytes& file, std::uint64_t at,
+std::map<std::string_view, std::uint64_t> find_storages(const FileBytes& file, std::uint64_t at,
                                                         const PickleValue& keys,
                                                         const Pickle& object) {
   std::map<std::string_view, const PickleValue*> known;
@@ -141,7 +141,7 @@ std::map<std::string_view, std::uint64_t> find_storages(FileBytes& file, std::ui
   return places;
 }
 
-TensorMap load_legacy(FileBytes& file) {
+TensorMap load_legacy(const FileBytes& file) {
   constexpr std::int64_t kVersion = 1001;
   Pickles pickles(file);
   pickles.next([](const Pickle&) {});  // the magic number
@@ -168,7 +168,7 @@ TensorMap load_legacy(FileBytes& file) {
 
 TensorMap load_pth(const fs::path& path) {
   try {
-    FileBytes file(path);
+    const FileBytes file(path, "it");
     const std::vector<std::byte> head = file.head(kKindBytes);
     switch (kind_of(head)) {
       case WeightFileKind::kZip:

@@ -46,7 +46,7 @@ struct End {
 };
 
 // The record lies at the very end, but for a comment.
-End find_end(FileBytes& file) {
+End find_end(const FileBytes& file) {
   const std::uint64_t tail = std::min(file.size(), kEndBytes + kMaxComment);
   const std::vector<std::byte> bytes = file.read(file.size() - tail, tail);
   for (std::uint64_t comment = 0; comment + kEndBytes <= tail; ++comment) {
@@ -58,7 +58,7 @@ End find_end(FileBytes& file) {
   throw DataError("its zip directory is missing at the end; the file may be cut off");
 }
 
-std::optional<End> find_end64(FileBytes& file, std::uint64_t end) {
+std::optional<End> find_end64(const FileBytes& file, std::uint64_t end) {
   if (end < kLocator64Bytes) return std::nullopt;
   const std::vector<std::byte> locator = file.read(end - kLocator64Bytes, kLocator64Bytes);
   if (number(locator, 0, 4) != kLocator64) return std::nullopt;
@@ -130,7 +130,7 @@ void check_stored(const std::string& name, const ZipArchive::Entry& entry) {
 
 }  // namespace
 
-ZipArchive::ZipArchive(FileBytes& file) : file_(file) {
+ZipArchive::ZipArchive(const FileBytes& file) : file_(file) {
   End end = find_end(file);
   if (const auto end64 = find_end64(file, end.at)) end = *end64;
   if (end.offset > end.at || end.bytes > end.at - end.offset) {

@@ -25,7 +25,7 @@ class ZipArchive {
   };
 
   /// Reads the directory. `file` must outlive the archive.
-  explicit ZipArchive(FileBytes& file);
+  explicit ZipArchive(const FileBytes& file);
 
   const std::map<std::string, Entry>& entries() const { return entries_; }
   /// The contents of an entry, which must have its checksum.
@@ -35,7 +35,7 @@ class ZipArchive {
   void read_directory(std::uint64_t count, std::uint64_t bytes);
   std::uint64_t data_of(const std::string& name, const Entry& entry);
 
-  FileBytes& file_;
+  const FileBytes& file_;
   std::uint64_t directory_ = 0;  // where it begins, and the entries' data ends
   std::map<std::string, Entry> entries_;
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -66,17 +65,10 @@ std::string shown(const Json& json) {
 // Reads one file; every complaint names it.
 class Reader {
  public:
-  explicit Reader(const fs::path& path) : path_(path) {
-    try {
-      stream_ = open_to_read(path, file_bytes_);
-    } catch (const DataError& error) {
-      check(false, error.what());
-    }
-  }
+  explicit Reader(const fs::path& path) : name_(path.string()), file_(path, complaint("it")) {}
 
   SafetensorsFile run() {
     const Json header = read_header();
-    data_begin_ = static_cast<std::uint64_t>(stream_.tellg());
     SafetensorsFile file;
     std::vector<Range> ranges;
     for (const auto& [name, entry] : header.items()) {
@@ -101,25 +93,30 @@ class Reader {
   template <typename... Parts>
   void check(bool holds, const Parts&... parts) const {
     if (holds) return;
-    throw DataError(concat(path_.string(), " is not a sound safetensors file: ", parts...));
+    throw DataError(complaint(parts...));
   }
 
-  void read(void* destination, std::uint64_t bytes) {
-    stream_.read(static_cast<char*>(destination), static_cast<std::streamsize>(bytes));
-    check(stream_.gcount() == static_cast<std::streamsize>(bytes), "it ended while being read");
+  template <typename... Parts>
+  std::string complaint(const Parts&... parts) const {
+    return concat(name_, " is not a sound safetensors file: ", parts...);
+  }
+
+  void read(std::uint64_t offset, void* destination, std::uint64_t bytes) {
+    check(file_.read(offset, destination, bytes) == bytes, "it ended while being read");
   }
 
   Json read_header() {
-    check(file_bytes_ >= kLengthBytes, "expected at least ", kLengthBytes, " bytes, got ",
-          file_bytes_);
+    check(file_.size() >= kLengthBytes, "expected at least ", kLengthBytes, " bytes, got ",
+          file_.size());
     std::uint64_t length = 0;
-    read(&length, kLengthBytes);
+    read(0, &length, kLengthBytes);
     check(length <= kMaxHeaderBytes, "expected a header of at most ", kMaxHeaderBytes,
           " bytes, got a length of ", length);
-    check(length <= file_bytes_ - kLengthBytes, "it announces a header of ", length,
-          " bytes, but only ", file_bytes_ - kLengthBytes, " follow");
+    check(length <= file_.size() - kLengthBytes, "it announces a header of ", length,
+          " bytes, but only ", file_.size() - kLengthBytes, " follow");
     std::string text(length, '\0');
-    read(text.data(), length);
+    read(kLengthBytes, text.data(), length);
+    data_begin_ = kLengthBytes + length;
     check(!text.empty() && text[0] == '{', "its header is not a JSON object");
     return parse(text);
   }
@@ -161,7 +158,7 @@ class Reader {
               offsets[1].is_number_unsigned(),
           "tensor ", name, ": data_offsets must be two integers, got ", shown(offsets));
     const Range range{name, offsets[0], offsets[1]};
-    const std::uint64_t available = file_bytes_ - data_begin_;
+    const std::uint64_t available = file_.size() - data_begin_;
     check(range.begin <= range.end && range.end <= available, "tensor ", name, " lies at bytes ",
           range.begin, " to ", range.end, " of data that has ", available,
           "; the file may be cut off");
@@ -196,19 +193,17 @@ class Reader {
             ", expected ", end, ": tensors overlap or leave gaps");
       end = range.end;
     }
-    check(end == file_bytes_ - data_begin_, "its tensors end at byte ", end, " of data that has ",
-          file_bytes_ - data_begin_);
+    check(end == file_.size() - data_begin_, "its tensors end at byte ", end, " of data that has ",
+          file_.size() - data_begin_);
   }
 
   void read_data(const Range& range, HostTensor& tensor) {
     tensor.data.resize(range.end - range.begin);
-    stream_.seekg(static_cast<std::streamoff>(data_begin_ + range.begin));
-    read(tensor.data.data(), tensor.data.size());
+    read(data_begin_ + range.begin, tensor.data.data(), tensor.data.size());
   }
 
-  const fs::path path_;
-  std::ifstream stream_;
-  std::uint64_t file_bytes_ = 0;
+  const std::string name_;
+  const FileBytes file_;
   std::uint64_t data_begin_ = 0;
 };
 

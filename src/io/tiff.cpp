@@ -101,7 +101,7 @@ ImagePart decoded_part(const TiffPage& page, ImageOrientation orientation,
 
 /// A file that stays open.
 struct OpenTiff {
-  RandomBytes bytes;
+  FileBytes bytes;
   TiffFile file;
   std::vector<TiffPage> pages;
 
@@ -136,7 +136,7 @@ bool is_tiff(ImageBytes file) {
          });
 }
 
-ImageInfo tiff_info(RandomBytes& bytes, const std::string& name, const ImageRule& rule) {
+ImageInfo tiff_info(FileBytes& bytes, const std::string& name, const ImageRule& rule) {
   TiffFile file(bytes, name);
   const std::vector<TiffPage> pages = file.pages();
   const FileChannels channels = channels_of(pages);
@@ -148,7 +148,7 @@ ImageInfo tiff_info(RandomBytes& bytes, const std::string& name, const ImageRule
           pages.front().photometric == PHOTOMETRIC_MINISWHITE};
 }
 
-void decode_tiff(RandomBytes& bytes, const std::string& name, const ImageRule& rule, Image& image) {
+void decode_tiff(FileBytes& bytes, const std::string& name, const ImageRule& rule, Image& image) {
   TiffFile file(bytes, name);
   const std::vector<TiffPage> pages = file.pages();
   const TiffPage& first = pages.front();
@@ -162,7 +162,7 @@ void decode_tiff(RandomBytes& bytes, const std::string& name, const ImageRule& r
 
 std::vector<TiffTag> georeference_of(const std::filesystem::path& path, const ImageRule& rule) {
   std::array<std::uint8_t, 4> head{};
-  const std::size_t got = RandomBytes(path).read(0, head.data(), head.size());
+  const std::size_t got = FileBytes(path).read(0, head.data(), head.size());
   if (got < head.size() || !is_tiff(head)) return {};
   OpenTiff tiff(path);
   const TiffPage& first = tiff.pages.front();
@@ -179,13 +179,13 @@ std::unique_ptr<RowSource> tiff_rows(const std::filesystem::path& path, const Im
   return std::make_unique<TiffRows>(std::move(tiff), std::move(chosen), nodata);
 }
 
-std::vector<Color> tiff_palette(RandomBytes& bytes, const std::string& name) {
+std::vector<Color> tiff_palette(FileBytes& bytes, const std::string& name) {
   TiffFile file(bytes, name);
   const TiffPage page = file.pages().front();
   return page.indexed() ? file.colors(page) : std::vector<Color>{};
 }
 
-MaskKind decode_tiff_mask(RandomBytes& bytes, const std::string& name, const LabelRule& rule,
+MaskKind decode_tiff_mask(FileBytes& bytes, const std::string& name, const LabelRule& rule,
                           LabelMap& labels, Image& colored) {
   TiffFile file(bytes, name);
   const std::vector<TiffPage> pages = file.pages();

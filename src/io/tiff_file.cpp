@@ -34,7 +34,7 @@ constexpr Compression kCompressions[] = {
 
 }  // namespace
 
-TiffFile::TiffFile(RandomBytes& bytes, std::string name) : bytes_(bytes), name_(std::move(name)) {
+TiffFile::TiffFile(FileBytes& bytes, std::string name) : bytes_(bytes), name_(std::move(name)) {
   const std::unique_ptr<TIFFOpenOptions, decltype(&TIFFOpenOptionsFree)> options(
       TIFFOpenOptionsAlloc(), TIFFOpenOptionsFree);
   TIFFOpenOptionsSetErrorHandlerExtR(options.get(), on_error, this);

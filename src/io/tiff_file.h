@@ -75,7 +75,7 @@ struct CloseTiff {
 class TiffFile {
  public:
   /// Opens a TIFF. Throws DataError. `bytes` outlive it; `name` is for messages.
-  TiffFile(RandomBytes& bytes, std::string name);
+  TiffFile(FileBytes& bytes, std::string name);
 
   /// Those of full resolution. Throws where they are not of one kind, or none that is read.
   std::vector<TiffPage> pages();
@@ -138,7 +138,7 @@ class TiffFile {
   static int close(thandle_t) { return 0; }
   static toff_t size(thandle_t handle) { return static_cast<TiffFile*>(handle)->bytes_.size(); }
 
-  RandomBytes& bytes_;
+  FileBytes& bytes_;
   std::string name_;
   std::string complaint_;  // libtiff's first
   std::uint64_t position_ = 0;

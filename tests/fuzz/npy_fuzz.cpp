@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   if (!is_npy(file)) return 0;
   Image image;
   LabelMap labels;
-  const RandomBytes array(file);
+  const FileBytes array(file);
   const ImageRule first{.bands = {0}, .nodata = 0};
   const ImageRule pixel{.part = ImagePart{1, 1, {1, 1}}};
   const LabelRule objects{.objects = true};

@@ -7,7 +7,7 @@
 using namespace lockstep;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
-  RandomBytes file{ImageBytes(data, bytes)};
+  FileBytes file{ImageBytes(data, bytes)};
   Image image;
   LabelMap labels;
   const ImageRule first{.bands = {0}};

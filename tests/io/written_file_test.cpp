@@ -199,7 +199,7 @@ TEST_CASE("a file that cannot be replaced is named with the reason, and stays") 
 
 TEST_CASE("what the system says of a file that cannot be read is told") {
   const TemporaryFolder folder;
-  CHECK_THROWS_WITH_AS(FileBytes(folder.path() / "none"),
+  CHECK_THROWS_WITH_AS(FileBytes(folder.path() / "none", "it"),
                        "it cannot be read: No such file or directory", DataError);
   CHECK_THROWS_WITH_AS(FileBytes(folder.path()), doctest::Contains("it is a folder"), DataError);
 }

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "data/formats/formats.h"
@@ -74,14 +73,11 @@ const RecordFile& Cifar10::file_of(std::int64_t index) const {
 
 void Cifar10::load(std::int64_t index, Sample& sample) const {
   const RecordFile& file = file_of(index);
+  const FileBytes bytes(file.path, describe(index) + ":");
   std::array<char, kRecord> record{};
-  std::ifstream stream(file.path, std::ios::binary);
-  stream.seekg(static_cast<std::streamoff>(static_cast<std::size_t>(index - file.first) * kRecord));
-  if (!stream.read(record.data(), record.size())) {
-    const std::string why_not = why_unreadable(file.path);
-    throw DataError(concat(describe(index), ": cannot be read: ",
-                           why_not.empty() ? "it ended while being read" : why_not));
-  }
+  const std::uint64_t place = static_cast<std::uint64_t>(index - file.first) * kRecord;
+  if (bytes.read(place, record.data(), kRecord) < kRecord)
+    throw DataError(concat(describe(index), ": cannot be read: it ended while being read"));
   const auto label = static_cast<std::uint8_t>(record[0]);
   if (label >= kCifar10Classes) {
     throw DataError(concat(describe(index), ": class ", int{label}, ", expected 0..",

@@ -251,10 +251,7 @@ std::vector<std::string> words_of(const std::string& line) {
 
 std::string text_of_list(const fs::path& list) {
   try {
-    std::uint64_t size = 0;
-    std::ostringstream bytes;
-    bytes << open_to_read(list, size).rdbuf();
-    return plain_text(bytes.str());
+    return plain_text(text_of_file(list));
   } catch (const DataError& error) {
     throw DataError(concat(list.string(), ": expected a list of files; ", error.what()));
   }
