@@ -7,6 +7,7 @@
 
 #include "core/rng.h"
 #include "data/normalize.h"
+#include "io/exif.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -76,41 +77,20 @@ void flip_columns(int height, int width, std::size_t channels, Value* pixels) {
   }
 }
 
-template <typename Value>
-void flip_rows(int height, std::vector<Value>& values) {
-  const auto row = static_cast<std::ptrdiff_t>(values.size()) / height;
-  auto top = values.begin();
-  for (auto bottom = values.end() - row; top < bottom; top += row, bottom -= row)
-    std::swap_ranges(top, top + row, bottom);
+void flip_columns(LabelMap& labels) {
+  flip_columns<1>(labels.height, labels.width, 1, labels.pixels.data());
 }
 
-template <typename Value>
-void transpose(int& height, int& width, int channels, std::vector<Value>& values) {
-  std::vector<Value> columns;
-  columns.reserve(values.size());
-  for (int x = 0; x < width; ++x) {
-    for (int y = 0; y < height; ++y) {
-      const auto pixel = values.begin() + (std::ptrdiff_t{y} * width + x) * channels;
-      columns.insert(columns.end(), pixel, pixel + channels);
-    }
+template <typename Map>
+void apply_symmetry(const AugmentDraw& draw, Map& map) {
+  const bool transposed = draw.transpose;
+  if (transposed || draw.vflip) {
+    return turn({.rows_reversed = transposed ? draw.flip : draw.vflip,
+                 .columns_reversed = transposed ? draw.vflip : draw.flip,
+                 .transposed = transposed},
+                map);
   }
-  values = std::move(columns);
-  std::swap(height, width);
-}
-
-void apply_symmetry(const AugmentDraw& draw, Image& image) {
-  if (draw.transpose) {
-    with_values(
-        image, [&](auto& values) { transpose(image.height, image.width, image.channels, values); });
-  }
-  if (draw.flip) lockstep::flip_columns(image);
-  if (draw.vflip) with_values(image, [&](auto& values) { flip_rows(image.height, values); });
-}
-
-void apply_symmetry(const AugmentDraw& draw, LabelMap& labels) {
-  if (draw.transpose) transpose(labels.height, labels.width, 1, labels.pixels);
-  if (draw.flip) flip_columns<1>(labels.height, labels.width, 1, labels.pixels.data());
-  if (draw.vflip) flip_rows(labels.height, labels.pixels);
+  if (draw.flip) flip_columns(map);
 }
 
 /// Quarter turns, counted to the left, are a transposition and flips; those of flips come behind.

@@ -20,20 +20,29 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Some samples of another data set.
-class SomeSamples final : public Dataset {
+/// Some samples of another data set, or all, after a call of `change` each.
+class ChangedSamples final : public Dataset {
  public:
-  SomeSamples(std::unique_ptr<Dataset> all, std::vector<std::int64_t> indices,
-              std::vector<std::string> skipped)
+  using Change = std::function<void(std::int64_t index, Sample& sample)>;
+
+  ChangedSamples(std::unique_ptr<Dataset> all, std::vector<std::int64_t> indices,
+                 std::vector<std::string> skipped)
       : all_(std::move(all)), indices_(std::move(indices)), skipped_(std::move(skipped)) {}
+  ChangedSamples(std::unique_ptr<Dataset> all, Change change)
+      : all_(std::move(all)), skipped_(all_->skipped()), change_(std::move(change)) {}
 
   using Dataset::load;
-  std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
+  std::int64_t size() const override {
+    return change_ ? all_->size() : static_cast<std::int64_t>(indices_.size());
+  }
   void load(std::int64_t index, Sample& sample) const override {
     all_->load(in_all(index), sample);
+    if (change_) change_(index, sample);
   }
   bool load_part(std::int64_t index, const ImagePart& part, Sample& sample) const override {
-    return all_->load_part(in_all(index), part, sample);
+    if (!all_->load_part(in_all(index), part, sample)) return false;
+    if (change_) change_(index, sample);
+    return true;
   }
   Size image_size(std::int64_t index) const override { return all_->image_size(in_all(index)); }
   PixelType pixel_type(std::int64_t index) const override {
@@ -48,13 +57,15 @@ class SomeSamples final : public Dataset {
 
  private:
   std::int64_t in_all(std::int64_t index) const {
+    if (change_) return index;
     LOCKSTEP_CHECK(index >= 0 && index < size(), "sample ", index, " of a data set of ", size());
     return indices_[static_cast<std::size_t>(index)];
   }
 
   std::unique_ptr<Dataset> all_;
-  std::vector<std::int64_t> indices_;
+  std::vector<std::int64_t> indices_;  // of those that there are where nothing is changed
   std::vector<std::string> skipped_;
+  Change change_;
 };
 
 /// What a sample is called below the data set's root, the same on every machine.
@@ -89,7 +100,7 @@ std::unique_ptr<Dataset> leave_out_broken(std::unique_ptr<Dataset> dataset, int 
     throw DataError(concat("none of ", dataset->size(), " samples can be read; the first: ",
                            skipped.empty() ? "there is none" : skipped.front()));
   }
-  return std::make_unique<SomeSamples>(std::move(dataset), std::move(whole), std::move(skipped));
+  return std::make_unique<ChangedSamples>(std::move(dataset), std::move(whole), std::move(skipped));
 }
 
 std::unique_ptr<Dataset> share_of(std::unique_ptr<Dataset> dataset, const fs::path& root,
@@ -114,44 +125,11 @@ std::unique_ptr<Dataset> share_of(std::unique_ptr<Dataset> dataset, const fs::pa
   std::transform(val ? order.begin() : cut, val ? cut : order.end(), std::back_inserter(indices),
                  [](const auto& place) { return place.second; });
   std::sort(indices.begin(), indices.end());
-  return std::make_unique<SomeSamples>(std::move(dataset), std::move(indices),
-                                       std::vector<std::string>{});
+  return std::make_unique<ChangedSamples>(std::move(dataset), std::move(indices),
+                                          std::vector<std::string>{});
 }
 
 namespace {
-
-/// The same samples, after a call of `change` each.
-class ChangedSamples final : public Dataset {
- public:
-  using Change = std::function<void(std::int64_t index, Sample& sample)>;
-
-  ChangedSamples(std::unique_ptr<Dataset> dataset, const Change& change)
-      : dataset_(std::move(dataset)), change_(change) {}
-
-  using Dataset::load;
-  std::int64_t size() const override { return dataset_->size(); }
-  void load(std::int64_t index, Sample& sample) const override {
-    dataset_->load(index, sample);
-    change_(index, sample);
-  }
-  bool load_part(std::int64_t index, const ImagePart& part, Sample& sample) const override {
-    if (!dataset_->load_part(index, part, sample)) return false;
-    change_(index, sample);
-    return true;
-  }
-  Size image_size(std::int64_t index) const override { return dataset_->image_size(index); }
-  PixelType pixel_type(std::int64_t index) const override { return dataset_->pixel_type(index); }
-  std::string describe(std::int64_t index) const override { return dataset_->describe(index); }
-  std::vector<std::string> files(std::int64_t index) const override {
-    return dataset_->files(index);
-  }
-  std::vector<std::string> skipped() const override { return dataset_->skipped(); }
-  std::vector<std::string> left_out() const override { return dataset_->left_out(); }
-
- private:
-  std::unique_ptr<Dataset> dataset_;
-  Change change_;
-};
 
 /// What is not as it says; empty: nothing.
 std::string contradiction(const Sample& sample, Task task) {
