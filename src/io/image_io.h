@@ -42,11 +42,7 @@ struct ImageInfo {
 /// its pages of full resolution; an array is [H, W], [H, W, C] or, where only its first extent is
 /// the number of channels, [C, H, W]. Values of integers above 2^24 and of doubles are rounded to
 /// floats.
-void read_image(const std::filesystem::path& path, Image& image, const ImageRule& rule);
-inline void read_image(const std::filesystem::path& path, Image& image,
-                       ImageOrientation orientation = ImageOrientation::kViewer) {
-  read_image(path, image, ImageRule{.orientation = orientation});
-}
+void read_image(const std::filesystem::path& path, Image& image, const ImageRule& rule = {});
 
 enum class MaskKind : std::uint8_t { kValues, kColors };
 
@@ -62,11 +58,7 @@ struct LabelRule {
 /// `labels`; gray is not scaled and a palette not looked up. RGB, with or without alpha: its
 /// colours in `colored`, and `labels` is left as it is.
 MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored,
-                   const LabelRule& rule);
-inline MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored,
-                          ImageOrientation orientation = ImageOrientation::kViewer) {
-  return read_mask(path, labels, colored, LabelRule{.orientation = orientation});
-}
+                   const LabelRule& rule = {});
 
 /// The colours in which an indexed PNG or TIFF shows its values; none: it is no such file.
 std::vector<Color> read_palette(const std::filesystem::path& path);
@@ -75,12 +67,8 @@ std::vector<Color> read_palette(const std::filesystem::path& path);
 ImageInfo read_image_info(const std::filesystem::path& path, const ImageRule& rule);
 
 /// Size of an image as read_image gives it, from its header.
-inline Size read_image_size(const std::filesystem::path& path, const ImageRule& rule) {
+inline Size read_image_size(const std::filesystem::path& path, const ImageRule& rule = {}) {
   return read_image_info(path, rule).size;
-}
-inline Size read_image_size(const std::filesystem::path& path,
-                            ImageOrientation orientation = ImageOrientation::kViewer) {
-  return read_image_size(path, ImageRule{.orientation = orientation});
 }
 
 /// The files that an image consists of, whose first is `path`: itself, or one for each end in

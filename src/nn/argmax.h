@@ -11,6 +11,11 @@
 
 namespace lockstep {
 
+/// Where the largest of these values is, the first of equal ones.
+inline std::size_t first_largest(std::span<const float> values) {
+  return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
 /// classes [row]: where the largest of the row's logits [row, channels] is, the first of equal
 /// ones.
 inline void argmax_rows(std::span<const float> logits, std::int64_t channels,
@@ -18,9 +23,7 @@ inline void argmax_rows(std::span<const float> logits, std::int64_t channels,
   const auto width = static_cast<std::size_t>(channels);
   classes.resize(logits.size() / width);
   for (std::size_t row = 0; row < classes.size(); ++row) {
-    const auto values = logits.subspan(row * width, width);
-    const auto largest = std::max_element(values.begin(), values.end());
-    classes[row] = static_cast<std::int32_t>(largest - values.begin());
+    classes[row] = static_cast<std::int32_t>(first_largest(logits.subspan(row * width, width)));
   }
 }
 

@@ -141,7 +141,7 @@ void check_same(const Map& a, const Map& b) {
   CHECK(a.pixels == b.pixels);
 }
 
-constexpr auto kStored = ImageOrientation::kStored;
+const ImageRule kStored{.orientation = ImageOrientation::kStored};
 
 TEST_CASE("images are read as EXIF has viewers show them, or as they are stored") {
   const TempFolder folder;
@@ -217,7 +217,7 @@ TEST_CASE("masks are turned as images are, of values and of colours") {
     put_into_png(path, exif);
     CHECK(read_mask(path, read, colored) == MaskKind::kValues);
     check_same(read, shown<1>(labels, orientation));
-    read_mask(path, read, colored, kStored);
+    read_mask(path, read, colored, {.orientation = kStored.orientation});
     check_same(read, labels);
     write_png(path, labels, std::vector<Color>(9));
     put_into_png(path, exif);

@@ -61,17 +61,14 @@ void for_each_pixel(const LogitMap& map, Size size, const Use& use) {
   }
 }
 
-Label first_largest(const float* values, std::size_t count) {
-  return static_cast<Label>(std::max_element(values, values + count) - values);
-}
-
 }  // namespace
 
 std::vector<Label> pixel_classes(const LogitMap& logits, Size size) {
   std::vector<Label> labels;
   labels.reserve(static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width));
   for_each_pixel(logits, size, [&](int, int, const float* values) {
-    labels.push_back(first_largest(values, static_cast<std::size_t>(logits.classes)));
+    const auto classes = static_cast<std::size_t>(logits.classes);
+    labels.push_back(static_cast<Label>(first_largest({values, classes})));
   });
   return labels;
 }
@@ -104,7 +101,7 @@ std::vector<Label> largest(std::span<const float> values, std::int64_t classes) 
   std::vector<Label> labels;
   labels.reserve(values.size() / count);
   for (std::size_t i = 0; i < values.size(); i += count) {
-    labels.push_back(first_largest(values.data() + i, count));
+    labels.push_back(static_cast<Label>(first_largest(values.subspan(i, count))));
   }
   return labels;
 }

@@ -38,22 +38,26 @@ std::string failure_of(const PredictedImage& image, const std::string& error) {
   return concat(name, ", ", to_string(image.size), ": ", error);
 }
 
-/// Height and width; zeros for a file that is told of when its turn comes.
-std::pair<int, int> size_of(const fs::path& image, const ImageRule& rule) {
-  try {
-    const Size size = read_image_size(image, rule);
-    return {size.height, size.width};
-  } catch (const DataError&) {
-    return {0, 0};
+/// Heights and widths; zeros for a file that is told of when its turn comes.
+using Sizes = std::vector<std::pair<int, int>>;
+
+Sizes sizes_of(const std::vector<fs::path>& images, const ImageRule& rule) {
+  Sizes sizes;
+  for (const fs::path& image : images) {
+    auto& [height, width] = sizes.emplace_back();
+    try {
+      const Size size = read_image_size(image, rule);
+      height = size.height;
+      width = size.width;
+    } catch (const DataError&) {
+    }
   }
+  return sizes;
 }
 
 /// The images' numbers, those of one size one after another: a network is planned for a size.
-std::vector<std::size_t> order_by_size(const std::vector<PredictedImage>& images,
-                                       const ImageRule& rule) {
-  std::vector<std::pair<int, int>> sizes;
-  for (const PredictedImage& image : images) sizes.push_back(size_of(image.image, rule));
-  std::vector<std::size_t> order(images.size());
+std::vector<std::size_t> order_by_size(const Sizes& sizes) {
+  std::vector<std::size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return sizes[a] < sizes[b]; });
@@ -78,15 +82,14 @@ WindowOptions windows_of(const TrainedModel& model) {
 }
 
 /// That images come in windows which nobody asked for; empty: none does.
-std::string tell_windows(const TrainedModel& model, const std::vector<PredictedImage>& images) {
+std::string tell_windows(const TrainedModel& model, const Sizes& sizes) {
   if (model.config.eval.window || model.architecture.task != Task::kSegmentation) return "";
-  const auto large = std::ranges::count_if(images, [&](const PredictedImage& image) {
-    const auto [height, width] = size_of(image.image, image_rule(model.config.data));
-    return std::int64_t{height} * width >= kMostInOnePiece;
+  const auto large = std::ranges::count_if(sizes, [](const auto& size) {
+    return std::int64_t{size.first} * size.second >= kMostInOnePiece;
   });
   if (large == 0) return "";
   const WindowOptions windows = windows_of(model);
-  return concat("images of 4 million pixels and more (", large, " of ", images.size(),
+  return concat("images of 4 million pixels and more (", large, " of ", sizes.size(),
                 ") are predicted in windows of ", to_string(windows.window),
                 windows.blend == Blend::kCrop
                     ? ""
@@ -115,7 +118,7 @@ class PredictionRun {
     if (request.submission) look_.values = submission_values(model.config.data);
   }
 
-  void run(const std::vector<PredictionFiles>& files);
+  void run(const std::vector<PredictionFiles>& files, const Sizes& sizes);
 
  private:
   void predict(PredictedImage& report, const PredictionFiles& files, int device);
@@ -139,8 +142,8 @@ class PredictionRun {
   std::int64_t seen_ = 0;
 };
 
-void PredictionRun::run(const std::vector<PredictionFiles>& files) {
-  const std::vector<std::size_t> order = order_by_size(report_.images, look_.rule);
+void PredictionRun::run(const std::vector<PredictionFiles>& files, const Sizes& sizes) {
+  const std::vector<std::size_t> order = order_by_size(sizes);
   const auto start = std::chrono::steady_clock::now();
   inference_.for_each(
       static_cast<std::int64_t>(order.size()),
@@ -323,7 +326,8 @@ PredictReport predict_images(const PredictRequest& request) {
   const std::vector<Device> devices = parse_devices(report.devices);
   report.iteration = model.iteration;
 
-  const std::string told = tell_windows(model, report.images);
+  const Sizes sizes = sizes_of(images, image_rule(model.config.data));
+  const std::string told = tell_windows(model, sizes);
   if (!told.empty()) report.warnings.push_back(told);
   const bool segments = report.task == Task::kSegmentation;
   const std::vector<std::string>& ends = model.config.data.channel_files;
@@ -339,7 +343,7 @@ PredictReport predict_images(const PredictRequest& request) {
   make_output_folder(request.output);
   if (!request.force) check_absent(all_files(files, report.table));
 
-  PredictionRun(request, model, devices, report).run(files);
+  PredictionRun(request, model, devices, report).run(files, sizes);
   count_images(report);
   if (!segments) write_prediction_table(report);
   return report;
