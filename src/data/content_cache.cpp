@@ -79,14 +79,17 @@ std::vector<Known> read_known(const fs::path& path) {
 
 }  // namespace
 
+std::string hex(std::uint64_t hash) {
+  std::array<char, 17> digits{};
+  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(hash));
+  return digits.data();
+}
+
 ContentCache::ContentCache(const fs::path& root, std::time_t now) : now_(now) {
   const fs::path folder = cache_path("LOCKSTEP_DATA_CACHE", fs::path("lockstep") / "data");
   if (folder.empty()) return;
   const std::string name = root.string();
-  std::array<char, 17> digits{};
-  std::snprintf(digits.data(), digits.size(), "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(name.data(), name.size())));
-  path_ = folder / digits.data();
+  path_ = folder / hex(XXH3_64bits(name.data(), name.size()));
   before_ = read_known(path_);
 }
 

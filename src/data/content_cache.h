@@ -11,6 +11,9 @@
 
 namespace lockstep {
 
+/// 16 hexadecimal digits.
+std::string hex(std::uint64_t hash);
+
 /// Safe from several threads. A file is told by its path, size and times: of modification, and of
 /// any change, which no program sets back.
 class ContentCache {

@@ -3,8 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -26,12 +24,6 @@ namespace fs = std::filesystem;
 // A list of more would take more room than the rest of a run.
 constexpr std::int64_t kMostListed = 200'000;
 constexpr std::size_t kNamedFiles = 3;
-
-std::string hex(std::uint64_t hash) {
-  std::array<char, 17> digits{};
-  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(hash));
-  return digits.data();
-}
 
 /// Files of which the same is to be told.
 struct Told {

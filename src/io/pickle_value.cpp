@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "io/pth_pickle.h"
@@ -91,34 +92,11 @@ bool is_beside(std::string_view global) {
 }  // namespace
 
 std::string PickleValue::describe() const {
-  switch (kind) {
-    case Kind::kNone:
-      return "None";
-    case Kind::kBool:
-      return "a bool";
-    case Kind::kInteger:
-    case Kind::kLargeInteger:
-      return "an int";
-    case Kind::kFloat:
-      return "a float";
-    case Kind::kText:
-      return "a str";
-    case Kind::kTuple:
-      return "a tuple";
-    case Kind::kList:
-      return "a list";
-    case Kind::kDict:
-      return "a dict";
-    case Kind::kGlobal:
-      return concat("the name ", text);
-    case Kind::kStorage:
-      return "a storage";
-    case Kind::kTensor:
-      return "a tensor";
-    case Kind::kOpaque:
-      return concat("an object of ", text);
-  }
-  return "?";
+  constexpr std::array kKinds{"None",      "a bool",   "an int",       "an int", "a float",
+                              "a str",     "a tuple",  "a list",       "a dict", "the name ",
+                              "a storage", "a tensor", "an object of "};
+  const bool named = kind == Kind::kGlobal || kind == Kind::kOpaque;
+  return concat(kKinds.at(static_cast<std::size_t>(kind)), named ? text : "");
 }
 
 const StorageType* storage_type(std::string_view global) { return find(kStorageTypes, global); }

@@ -168,11 +168,6 @@ void read_pixels(PngDecoder& decoder, std::size_t pixel_bytes, const ImagePart& 
   if (!done) throw_damaged(decoder, file, name);
 }
 
-std::uint32_t big_endian(const std::uint8_t* bytes) {
-  return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) |
-         (std::uint32_t{bytes[2]} << 8) | std::uint32_t{bytes[3]};
-}
-
 }  // namespace
 
 bool is_png(ImageBytes file) {
@@ -183,8 +178,8 @@ bool is_png(ImageBytes file) {
 ImageInfo png_info(ImageBytes file, const std::string& name) {
   if (file.size() < 26)
     throw DataError(concat(name, ": expected a PNG, but the file ends in its header"));
-  const Size size{static_cast<int>(big_endian(file.data() + 20)),
-                  static_cast<int>(big_endian(file.data() + 16))};
+  const Size size{static_cast<int>(png_get_uint_32(file.data() + 20)),
+                  static_cast<int>(png_get_uint_32(file.data() + 16))};
   check_image_size(size, name);
   const std::uint8_t kind = file[25];
   const bool alpha = (kind & PNG_COLOR_MASK_ALPHA) != 0;

@@ -1115,6 +1115,8 @@ FAULTS = [
           source="row_source.cpp"),
     Fault("maps: a TIFF loses where it lies", "georeference", without("tags.push_back(std::move(*tag));"),
           "a map says where it lies*", test="test_io"),
+    Fault("images: blocks that a TIFF lacks are 0, whatever it says", "fill_missing", replaced("declared_nodata().value_or(0)", "0.0"),
+          "blocks that a TIFF lacks*", test="test_io"),
     Fault("maps: what is not there has a class's number", "tiff_map", without("+ (missing ? 1 : 0)"), "a map says where it lies*",
           test="test_io"),
     Fault("windows: how far a network looks is measured to one side alone", "receptive_radius",
