@@ -42,23 +42,6 @@ Size batch_size(const DataOptions& data, const Dataset& dataset) {
                            "are of one size; write data.augment.crop = [", side, ", ", side, "]"));
 }
 
-void check_shares(const AugmentOptions& augment) {
-  for (const auto& [key, share] : {std::pair{"hflip", augment.hflip},
-                                   {"vflip", augment.vflip},
-                                   {"class_crops", augment.class_crops}}) {
-    if (share >= 0 && share <= 1) continue;
-    throw ConfigError(concat("data.augment.", key, " = ", share, ": expected a probability"));
-  }
-}
-
-void check_values(const AugmentOptions& augment) {
-  const auto [lo, hi] = augment.gain;
-  if (lo > 0 && lo <= hi && augment.shift >= 0 && augment.noise >= 0) return;
-  throw ConfigError(concat("data.augment.gain = [", lo, ", ", hi, "], shift = ", augment.shift,
-                           ", noise = ", augment.noise, ": expected 0 < lo <= hi, and no less ",
-                           "than 0"));
-}
-
 void check_class_crops(const DataOptions& data, const AugmentOptions& augment) {
   if (augment.class_crops == 0) return;
   if (!augment.crop) {
@@ -79,31 +62,12 @@ void check_class_crops(const DataOptions& data, const AugmentOptions& augment) {
 
 void check_loading(const DataOptions& data) {
   const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
-  if (data.crops_per_image < 1 || (data.crops_per_image > 1 && !augment.crop)) {
+  if (data.crops_per_image > 1 && !augment.crop) {
     throw ConfigError(concat("data.crops_per_image = ", data.crops_per_image,
-                             ": expected at least 1, and 1 without data.augment.crop"));
+                             ": expected 1 without data.augment.crop"));
   }
-  if (augment.crop && (augment.crop->height < 1 || augment.crop->width < 1)) {
-    throw ConfigError("data.augment.crop: expected [height, width] of at least 1");
-  }
-  if (!(augment.scale_lo > 0 && augment.scale_lo <= augment.scale_hi)) {
-    throw ConfigError(concat("data.augment.scale = [", augment.scale_lo, ", ", augment.scale_hi,
-                             "]: expected 0 < lo <= hi"));
-  }
-  if (augment.crop_area) {
-    const auto [lo, hi] = *augment.crop_area;
-    const auto [narrow, wide] = augment.crop_aspect;
-    if (!(lo > 0 && lo <= hi && hi <= 1 && narrow > 0 && narrow <= wide)) {
-      throw ConfigError(
-          "data.augment.crop_area: expected [lo, hi] with 0 < lo <= hi <= 1, and of crop_aspect "
-          "0 < lo <= hi");
-    }
-    if (augment.scale_lo != 1 || augment.scale_hi != 1) {
-      throw ConfigError("data.augment.crop_area and data.augment.scale exclude each other");
-    }
-  }
-  check_shares(augment);
-  check_values(augment);
+  if (augment.crop_area && (augment.scale_lo != 1 || augment.scale_hi != 1))
+    throw ConfigError("data.augment.crop_area and data.augment.scale exclude each other");
   check_class_crops(data, augment);
 }
 

@@ -73,11 +73,31 @@ const std::vector<std::string>& check_distinct(const std::vector<std::string>& n
                            "\"; give every class one of its own in data.classes"));
 }
 
+/// As a configuration holds its keys to their ranges.
 struct DataNumberCheck : NumberCheck {
   using NumberCheck::operator();
   void operator()(const char* key, const Size& size, const char*, const Option& = {}) {
-    check_number(whose + key, std::min(size.height, size.width), {.lo = 1, .hi = 65536});
-    check_number(whose + key, std::max(size.height, size.width), {.lo = 1, .hi = 65536});
+    for (const int side : {size.height, size.width})
+      check_number(whose + key, side, {.lo = 1, .hi = 65536});
+  }
+  void operator()(const char* key, const std::array<float, 2>& range, const char*,
+                  const Option& option = {}) {
+    check_number(whose + key, range[0], {.lo = 0, .hi = range[1], .above = true});
+    check_number(whose + key, range[1], {.hi = option.in.hi});
+  }
+  void operator()(const char* key, const ExposureOptions& exposure, const char*,
+                  const Option& = {}) {
+    check_number(whose + key, exposure.lo, {.lo = 0, .hi = 1, .above = true});
+    check_number(whose + key, exposure.offset, {.lo = 0, .hi = 255});
+  }
+  template <typename Value>
+  void operator()(const char* key, const std::optional<Value>& value, const char* says,
+                  const Option& option = {}) {
+    if (value) (*this)(key, *value, says, option);
+  }
+  void section(const char* name, std::optional<AugmentOptions>& augment) {
+    DataNumberCheck check{{concat(whose, name, ".")}};
+    if (augment) augment->visit_options(check);
   }
 };
 

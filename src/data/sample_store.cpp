@@ -14,16 +14,6 @@
 namespace lockstep {
 namespace {
 
-void check_exposure(const DataOptions& options) {
-  if (options.exposure) {
-    const auto [lo, offset] = *options.exposure;
-    if (!(lo > 0 && lo <= 1 && offset >= 0 && offset <= 255)) {
-      throw ConfigError(concat("data.exposure = [", lo, ", ", offset,
-                               "]: expected a lowest gain in (0, 1] and an offset in 0..255"));
-    }
-  }
-}
-
 /// What is made of colours in 0..255.
 void check_colors(const DataOptions& options) {
   const bool photometric = options.augment && options.augment->photometric;
@@ -71,7 +61,6 @@ SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t 
       split_(split),
       seed_(seed),
       budget_(static_cast<std::size_t>(std::max(options.cache_mb, 0)) << 20) {
-  check_exposure(options);
   check_colors(options);
   dataset_ = make_dataset(options, split, seed);
   kept_.resize(static_cast<std::size_t>(dataset_->size()));

@@ -370,6 +370,18 @@ TEST_CASE("options that cannot work are refused") {
   data = street_options();
   data.resize = Size{0, 10};
   CHECK(refused(data));
+  data = street_options();
+  data.val_crop = Size{10, 0};
+  CHECK(refused(data));
+  data = street_options();
+  data.augment->crop = Size{16, 0};
+  CHECK(refused(data));
+  data = street_options();
+  data.augment->scale_lo = data.augment->scale_hi = 1;
+  data.augment->crop_area = {0.5F, 0.2F};
+  CHECK(refused(data));
+  data.augment->crop_area = {0.2F, 0.5F};
+  CHECK_FALSE(refused(data));
 }
 
 TEST_CASE("exposure changes images and no labels, in train and val alike, and not with the epoch") {

@@ -111,10 +111,6 @@ void MaskRule::set(int value, int label) {
 }
 
 MaskRule mask_rule(const DataOptions& options) {
-  if (options.ignore_index < 0 || options.ignore_index > kMaxValue) {
-    throw ConfigError(
-        concat("data.ignore_index = ", options.ignore_index, ": expected 0..", kMaxValue));
-  }
   if (options.num_classes > 255 && options.ignore_index == 255) {
     throw ConfigError(concat("data.num_classes = ", options.num_classes,
                              " has a class 255, which data.ignore_index = 255 would leave out; ",
