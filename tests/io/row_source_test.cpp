@@ -226,10 +226,14 @@ TEST_CASE("blocks that a TIFF lacks are nodata, or else 0") {
       }
     }
   }
-  write_tiff(path, {600, 10000}, 3, {.strip = 300, .missing = 2});  // line by line
-  check_rows(path, {});
-  write_tiff(path, {20000, 20000}, 1, {.tile = 4096, .missing = 1});
   Image image;
+  write_tiff(path, {600, 10000}, 3, {.strip = 300, .missing = 2});
+  const auto by_lines = open_rows(path, {});
+  REQUIRE(by_lines->step() == 1);
+  by_lines->read(299, 2, image);
+  CHECK(image.words[29999] == 0);
+  CHECK(image.words[59999] == sample_of(300, 9999, 2));
+  write_tiff(path, {20000, 20000}, 1, {.tile = 4096, .missing = 1});
   CHECK(contains(message_of<DataError>([&] { read_image(path, image, {.channels = 1}); }),
                  "cannot hold them"));
 }
