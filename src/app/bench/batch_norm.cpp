@@ -290,7 +290,7 @@ void print_json(std::span<const Device> devices, const std::vector<BatchNormTime
                      {"threads", threads_per_replica(1)},
                      {"tensor_passes", kBatchNormPasses},
                      {"cases", cases}};
-  fmt::print("{}\n", root.dump(2));
+  fmt::print("{}\n", json_text(root, 2));
 }
 
 void print_table(std::span<const Device> devices, const std::vector<BatchNormTimes>& all) {
@@ -299,9 +299,8 @@ void print_table(std::span<const Device> devices, const std::vector<BatchNormTim
       devices.size() > 1 ? fmt::format(" and {} more GPUs, each", devices.size() - 1) : "";
   fmt::print("BatchNorm + ReLU, forward and backward, on {}{} with {} host threads\n\n",
              to_string(device), others, threads_per_replica(1));
-  const bool residual = std::any_of(all.begin(), all.end(), [](const BatchNormTimes& times) {
-    return times.residual.has_value();
-  });
+  const bool residual = std::ranges::any_of(
+      all, [](const BatchNormTimes& times) { return times.residual.has_value(); });
   Table table{{"rows x channels", "type", "MB per tensor", "ms", "GB/s", "copy GB/s", "ratio"}, {}};
   if (residual) table.header.emplace_back("GB/s with a residual");
   for (const BatchNormTimes& times : all) {

@@ -112,7 +112,7 @@ int bench_exchange(const BenchArguments& arguments) {
   if (arguments.common.json) {
     const Json root = {
         {"bench", "exchange"}, {"device", to_string(devices.front())}, {"cases", cases}};
-    fmt::print("{}\n", root.dump(2));
+    fmt::print("{}\n", json_text(root, 2));
   } else {
     fmt::print("{}", to_markdown(table));
   }

@@ -146,8 +146,8 @@ std::vector<Row> rows_of(const LayerTimer& timer, const Network& network) {
     rows.push_back({"(loss and its gradient)", "", percentiles(timer.loss), loss_work(network)});
     rows.push_back({"(gradient exchange, update)", "", percentiles(timer.after)});
   }
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const Row& a, const Row& b) { return a.ms.median > b.ms.median; });
+  std::ranges::stable_sort(rows,
+                           [](const Row& a, const Row& b) { return a.ms.median > b.ms.median; });
   return rows;
 }
 
@@ -186,7 +186,7 @@ void print_json(const LayersReport& report, const BenchTraining& training,
                      {"sum_ms", report.sum()},
                      {"sum_share_of_step", report.share_of_step(report.sum())},
                      {"rows", rows}};
-  fmt::print("{}\n", root.dump(2));
+  fmt::print("{}\n", json_text(root, 2));
 }
 
 std::string percent(std::optional<double> value) { return format_number(scaled(value, 100), 0); }

@@ -124,7 +124,7 @@ int bench_in_turns(const BenchArguments& arguments) {
     root["against"] = step_json(other, changed);
     root["against"]["settings"] = arguments.against;
     root["ratio"] = percentiles_json(percentiles(ratios));
-    fmt::print("{}\n", root.dump(2));
+    fmt::print("{}\n", json_text(root, 2));
     return kExitDone;
   }
   print_table(bench);
@@ -158,7 +158,7 @@ int bench_step(const BenchArguments& arguments) {
   if (!world.first()) return kExitDone;
   bench.bytes_given = static_cast<double>(world.bytes_given() - given_before) / steps;
   if (arguments.common.json) {
-    fmt::print("{}\n", step_json(bench, arguments).dump(2));
+    fmt::print("{}\n", json_text(step_json(bench, arguments), 2));
   } else {
     print_table(bench);
   }
