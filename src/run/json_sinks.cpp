@@ -157,15 +157,15 @@ void EventsFile::write_of_rank(std::size_t rank, const Json& line) {
 
 }  // namespace
 
-std::unique_ptr<RunSink> scalars_sink(const RunDescription& run, const WarnOf& /*warn*/) {
+std::unique_ptr<RunSink> scalars_sink(const RunDescription& run) {
   return std::make_unique<ScalarsFile>(run);
 }
 
-std::unique_ptr<RunSink> timing_sink(const RunDescription& run, const WarnOf& /*warn*/) {
+std::unique_ptr<RunSink> timing_sink(const RunDescription& run) {
   return std::make_unique<TimingFile>(run);
 }
 
-std::unique_ptr<RunSink> events_sink(const RunDescription& run, const WarnOf& /*warn*/) {
+std::unique_ptr<RunSink> events_sink(const RunDescription& run) {
   return std::make_unique<EventsFile>(run);
 }
 

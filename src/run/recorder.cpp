@@ -16,7 +16,7 @@
 namespace lockstep {
 
 // The sinks: a new one is a file of its own, and a word here. Null: the run does not want it.
-using MakeSink = std::unique_ptr<RunSink>(const RunDescription& run, const WarnOf& warn);
+using MakeSink = std::unique_ptr<RunSink>(const RunDescription& run);
 MakeSink scalars_sink, timing_sink, events_sink, tensorboard_sink;
 
 namespace {
@@ -65,13 +65,12 @@ Json val_scalars(const EvaluationRecord& record) {
 }  // namespace
 
 RunRecorder::RunRecorder(const RunDescription& run, const std::vector<std::string>& warnings) {
-  const WarnOf warn = [this](std::int64_t step, const std::string& text) { warning(step, text); };
   run.folder.create(run.config.run.rank_logs);
   if (run.folder.holds_run()) go_on(run);
   auto log = std::make_unique<RunLog>(run.folder, run.console);
   log_ = log.get();
   open(std::move(log));
-  for (const auto& sink : kSinks) open(sink(run, warn));
+  for (const auto& sink : kSinks) open(sink(run));
   if (taken_back_ > 0) {
     log_->warning(fmt::format(
         "{} lines of scalars.json after step {} are taken back: these steps are trained again",

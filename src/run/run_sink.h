@@ -110,7 +110,4 @@ class RunSink {
   virtual void end(const RunEnd&) {}
 };
 
-/// How a sink tells of what costs no training.
-using WarnOf = std::function<void(std::int64_t step, const std::string& text)>;
-
 }  // namespace lockstep

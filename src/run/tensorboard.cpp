@@ -75,7 +75,7 @@ class TensorBoardSink : public RunSink {
 
 }  // namespace
 
-std::unique_ptr<RunSink> tensorboard_sink(const RunDescription& run, const WarnOf& /*warn*/) {
+std::unique_ptr<RunSink> tensorboard_sink(const RunDescription& run) {
   if (!run.config.run.tensorboard || !run.first_process) return nullptr;
   return std::make_unique<TensorBoardSink>(run);
 }

@@ -45,7 +45,7 @@ TEST_CASE("markup: what comes from outside is escaped") {
 
 TEST_CASE("page: names with markup in them stay text in every place") {
   Page page(kHostile);
-  page.headline(kHostile, kHostile);
+  page.headline(kHostile);
   page.warning(kHostile);
   page.section(kHostile, kHostile);
   page.paragraph(kHostile);
@@ -356,9 +356,9 @@ TEST_CASE("modes: each has a style of its own in the light and in the dark, unkn
   const std::string sheet = chart_style();
   std::set<std::string> styles;
   for (const char* mode :
-       {"local", "sync", "ghost", "group", "instance", "layer", "frozen", "renorm", "moving"})
+       {"local", "sync", "ghost", "group", "instance", "layer", "frozen", "renorm"})
     styles.insert(mode_series(mode).style);
-  CHECK(styles.size() == 9);
+  CHECK(styles.size() == 8);
   CHECK(mode_series("virtual").style == mode_series("ghost").style);
   CHECK(styles.count(mode_series("sync:top:3").style) == 0);
   styles.insert(mode_series("sync:top:3").style);

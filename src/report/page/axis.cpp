@@ -47,7 +47,7 @@ std::vector<double> boundaries_down_from(double most, const std::vector<double>&
       if (boundary < most && boundaries.size() < kHeatLevels - 1) boundaries.push_back(boundary);
     }
   }
-  std::reverse(boundaries.begin(), boundaries.end());
+  std::ranges::reverse(boundaries);
   return boundaries;
 }
 
@@ -92,8 +92,8 @@ Axis log_axis(double min, double max) {
     axis.ticks.push_back(5 * std::pow(10, decade));
   }
   // The ends are the ticks next to the data.
-  const auto above = std::find_if(axis.ticks.begin(), axis.ticks.end(),
-                                  [&](double tick) { return tick >= max * 0.999; });
+  const auto above =
+      std::ranges::find_if(axis.ticks, [&](double tick) { return tick >= max * 0.999; });
   if (above != axis.ticks.end()) axis.ticks.erase(above + 1, axis.ticks.end());
   while (axis.ticks.size() > 2 && axis.ticks[1] <= min * 1.001) {
     axis.ticks.erase(axis.ticks.begin());
@@ -105,7 +105,7 @@ Axis log_axis(double min, double max) {
 }
 
 Axis factor_axis(std::vector<double> values) {
-  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  const auto [low, high] = std::ranges::minmax_element(values);
   // Marks at the ends stay clear of the frame.
   return {*low / 1.2, *high * 1.2, true, std::move(values)};
 }
@@ -130,14 +130,13 @@ std::string tick_label(double value) {
 }
 
 int HeatLevels::of(double value) const {
-  return static_cast<int>(std::upper_bound(boundaries.begin(), boundaries.end(), value) -
-                          boundaries.begin());
+  return static_cast<int>(std::ranges::upper_bound(boundaries, value) - boundaries.begin());
 }
 
 HeatLevels levels_for(std::vector<double> values) {
   std::erase_if(values, [](double value) { return !std::isfinite(value) || value <= 0; });
   if (values.empty()) values.push_back(1);
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const double most = values.back(), low = values[values.size() / 20];
   // The finest series that reaches down to nearly all values.
   std::vector<double> boundaries;

@@ -25,10 +25,7 @@ std::string figure_html(const Figure& figure) {
 
 }  // namespace
 
-void Page::headline(const std::string& claim, const std::string& evidence) {
-  head_ += fmt::format("<h1>{}{}</h1>\n", escaped(claim).text,
-                       evidence.empty() ? "" : " <span>" + escaped(evidence).text + "</span>");
-}
+void Page::headline(const std::string& claim) { head_ += element("h1", claim, "h1"); }
 
 void Page::section(const std::string& id, const std::string& heading) {
   contents_.push_back({id, heading});

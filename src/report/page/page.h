@@ -22,8 +22,8 @@ class Page {
   /// The title of the window and, above the headline, of the page.
   explicit Page(std::string title) : title_(std::move(title)) {}
 
-  /// One sentence; what it rests on is set apart by its colour.
-  void headline(const std::string& claim, const std::string& evidence = "");
+  /// One sentence.
+  void headline(const std::string& claim);
   /// Begins a section, which the list of contents names.
   void section(const std::string& id, const std::string& heading);
   void paragraph(const std::string& text);

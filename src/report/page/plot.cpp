@@ -92,8 +92,8 @@ std::vector<Key> keys_of(const Plot& plot) {
   if (!plot.legend) return keys;
   for (const Mark& mark : plot.marks) {
     const std::string name = series_of(mark).name;
-    const bool known = std::any_of(keys.begin(), keys.end(),
-                                   [&](Key key) { return series_of(*key).name == name; });
+    const bool known =
+        std::ranges::any_of(keys, [&](Key key) { return series_of(*key).name == name; });
     if (!name.empty() && !known) keys.push_back(&mark);
   }
   if (keys.size() == 1) keys.clear();
@@ -384,9 +384,8 @@ struct Column {
   std::vector<Point> points;
 
   void flush(std::vector<Point>& out) {
-    const auto by_value = [](const Point& a, const Point& b) { return a.value < b.value; };
     if (points.empty()) return;
-    auto [low, high] = std::minmax_element(points.begin(), points.end(), by_value);
+    auto [low, high] = std::ranges::minmax_element(points, {}, &Point::value);
     if (high < low) std::swap(low, high);
     out.push_back(*low);
     if (high != low) out.push_back(*high);

@@ -13,13 +13,13 @@ namespace {
 
 // A mode's place is the number of its style in chart.css; the styles after the last are for modes
 // that are not here.
-constexpr std::array<std::string_view, 9> kModes{"local", "sync",   "ghost",  "group", "instance",
-                                                 "layer", "frozen", "renorm", "moving"};
+constexpr std::array<std::string_view, 8> kModes{"local",    "sync",  "ghost",  "group",
+                                                 "instance", "layer", "frozen", "renorm"};
 constexpr int kStyles = 12;
 
 int style_of(std::string_view mode) {
   if (mode == "virtual") mode = "ghost";  // as earlier versions wrote it
-  const auto found = std::find(kModes.begin(), kModes.end(), mode);
+  const auto found = std::ranges::find(kModes, mode);
   if (found != kModes.end()) return static_cast<int>(found - kModes.begin());
   std::uint32_t sum = 0;
   for (const char c : mode) sum = 31 * sum + static_cast<unsigned char>(c);
