@@ -2,16 +2,18 @@
 // run.log: the lines for people, which the console shows, too.
 
 #include <cstdint>
-#include <memory>
+#include <mutex>
 #include <string>
 
+#include "io/written_file.h"
 #include "run/run_sink.h"
 
-namespace spdlog {
-class logger;
-}
-
 namespace lockstep {
+
+struct LogLevel {
+  const char* name;   // as mmengine writes it
+  const char* color;  // what begins it on a terminal
+};
 
 class RunLog : public RunSink {
  public:
@@ -31,10 +33,14 @@ class RunLog : public RunSink {
   void end(const RunEnd& end) override;
 
  private:
-  std::shared_ptr<spdlog::logger> logger_;  // console and file
-  std::shared_ptr<spdlog::logger> file_;    // run.log alone
-  std::shared_ptr<spdlog::logger> bare_;    // console and file, no prefix
-  bool quiet_ = false;                      // the console has warnings at most
+  void write(const LogLevel& level, const std::string& text, bool shown);
+  /// Nothing goes to the console where `to_console` is empty.
+  void write(const std::string& to_file, const std::string& to_console);
+
+  std::mutex mutex_;
+  WrittenFile file_;
+  Console console_;
+  bool colors_;
 };
 
 }  // namespace lockstep
