@@ -13,6 +13,7 @@
 
 #include "compare/curve.h"
 #include "compare/statistics.h"
+#include "core/words.h"
 #include "run/summary.h"
 
 namespace lockstep {
@@ -198,9 +199,6 @@ std::vector<std::string> layer_notes(const Comparison& comparison);
 
 /// "(seeds +12.0, +14.2)": the differences, times `sign`, where they are too few for an interval.
 std::string few_seeds(const PairedDifference& pair, double sign = 1);
-
-/// "1 seed", "2 seeds".
-std::string count_of(std::int64_t count, const char* noun);
 
 /// The whole report; the first lines are the answers.
 std::string to_markdown(const Comparison& comparison);

@@ -11,13 +11,6 @@
 namespace lockstep {
 namespace {
 
-std::string plus_minus(const MeanSpread& spread, int digits, double factor = 1) {
-  if (spread.count == 0) return "-";
-  const std::string mean = format_number(factor * spread.mean, digits);
-  if (!spread.standard_deviation) return mean;
-  return mean + " ± " + format_number(factor * *spread.standard_deviation, digits);
-}
-
 std::string bracket(const std::optional<Interval>& interval) {
   if (!interval) return "-";
   return fmt::format("[{:+.2f}, {:+.2f}]", interval->low, interval->high);
@@ -68,9 +61,9 @@ std::string pair_table(const Comparison& comparison) {
     few = few || !settles;
     table.rows.push_back({pair.a + " - " + pair.b, format_signed(pair.spread.mean, 2),
                           settles ? bracket(pair.interval) : "-",
-                          settles ? format_number(pair.p_value, 3) : "-",
-                          settles ? format_number(pair.p_adjusted, 3) : "-",
-                          format_number(pair.smallest_p, 3), std::to_string(pair.seeds.size())});
+                          settles ? format_p(pair.p_value) : "-",
+                          settles ? format_p(pair.p_adjusted) : "-", format_p(pair.smallest_p),
+                          std::to_string(pair.seeds.size())});
   }
   return to_markdown(table) +
          (few ? fmt::format("-: fewer than {} seeds settle nothing, and an interval of them would "
@@ -86,8 +79,7 @@ std::string time_table(const Comparison& comparison) {
                           plus_minus(mode.images_per_second, 1),
                           mode.shares_cores ? "-" : plus_minus(mode.waiting_share, 1, 100) + " %"});
   }
-  const bool unknown = std::any_of(comparison.modes.begin(), comparison.modes.end(),
-                                   [](const ModeResult& mode) { return mode.shares_cores; });
+  const bool unknown = std::ranges::any_of(comparison.modes, &ModeResult::shares_cores);
   return to_markdown(table) +
          (unknown ? "-: not known. There are more virtual devices than cores, so that a device "
                     "mostly waits for a core; what synchronization costs is the difference between "
@@ -108,14 +100,12 @@ std::string other_stats_table(const Comparison& comparison) {
 
 /// Whether the mode's batches had more than one part, so that there is something to compare.
 bool has_parts(const ModeResult& mode) {
-  return std::any_of(mode.layers.begin(), mode.layers.end(),
-                     [](const LayerComparison& layer) { return layer.ratio_max > 0; });
+  return std::ranges::any_of(mode.layers,
+                             [](const LayerComparison& layer) { return layer.ratio_max > 0; });
 }
 
 const LayerComparison* find_layer(const ModeResult& mode, const std::string& name) {
-  const auto found =
-      std::find_if(mode.layers.begin(), mode.layers.end(),
-                   [&](const LayerComparison& layer) { return layer.layer == name; });
+  const auto found = std::ranges::find(mode.layers, name, &LayerComparison::layer);
   return found == mode.layers.end() ? nullptr : &*found;
 }
 
@@ -138,8 +128,7 @@ std::string layer_table(const std::vector<const ModeResult*>& modes) {
     row.insert(row.end(), log_var.begin(), log_var.end());
     rows.emplace_back(worst, std::move(row));
   }
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(rows, [](const auto& a, const auto& b) { return a.first > b.first; });
   for (auto& [worst, row] : rows) table.rows.push_back(std::move(row));
   return to_markdown(table);
 }
@@ -199,11 +188,9 @@ std::string describe_power(int seeds) {
 }
 
 std::string few_seeds(const PairedDifference& pair, double sign) {
-  std::string text;
-  for (const double difference : pair.differences) {
-    text += fmt::format("{}{:+.2f}", text.empty() ? "" : ", ", sign * difference);
-  }
-  return fmt::format("({} {})", pair.differences.size() == 1 ? "seed" : "seeds", text);
+  std::vector<double> told = pair.differences;
+  for (double& difference : told) difference *= sign;
+  return fmt::format("({} {:+.2f})", told.size() == 1 ? "seed" : "seeds", fmt::join(told, ", "));
 }
 
 std::string answer(const PairedDifference& pair) {
@@ -242,8 +229,8 @@ std::vector<std::string> layer_notes(const Comparison& comparison) {
 std::string to_markdown(const Comparison& comparison) {
   std::string text = answers(comparison);
   if (comparison.curve) text += "\n" + curve_table(comparison);
-  const bool own = std::any_of(comparison.rows.begin(), comparison.rows.end(),
-                               [](const Row& row) { return row.cell.by == "own"; });
+  const bool own =
+      std::ranges::any_of(comparison.rows, [](const Row& row) { return row.cell.by == "own"; });
   if (own) {
     text +=
         "\nBy own: the same weights, each image normalised by its own statistics in evaluation "

@@ -12,9 +12,8 @@ namespace {
 
 /// Characters, not bytes: UTF-8 continuation bytes do not count.
 std::size_t display_width(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
+  return static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 std::vector<std::size_t> column_widths(const Table& table) {
@@ -64,6 +63,17 @@ std::string format_number(std::optional<double> value, int digits) {
 std::string format_signed(std::optional<double> value, int digits) {
   if (!value || !std::isfinite(*value)) return "-";
   return fmt::format("{:+.{}f}", *value, digits);
+}
+
+std::string plus_minus(const MeanSpread& spread, int digits, double factor) {
+  if (spread.count == 0) return "-";
+  const std::string mean = format_number(factor * spread.mean, digits);
+  if (!spread.standard_deviation) return mean;
+  return mean + " ± " + format_number(factor * *spread.standard_deviation, digits);
+}
+
+std::string format_p(std::optional<double> value) {
+  return value && *value < 0.001 ? "<0.001" : format_number(value, 3);
 }
 
 }  // namespace lockstep

@@ -84,16 +84,14 @@ Verdict not_shown(const Told& told, const PairedDifference& pair, int more) {
   }
   return {Verdict::Kind::kUndecided,
           fmt::format("{} do not settle which of {} is better: {}{}", seeds, modes, scores,
-                      told.interval ? fmt::format(", and up to {} either way are plausible",
-                                                  points(told.plausible(), pair))
-                                    : "")};
+                      told.interval
+                          ? fmt::format("; {} may be better by up to {:.2f} points, or worse by up "
+                                        "to {:.2f}",
+                                        told.higher, told.interval->high, -told.interval->low)
+                          : "")};
 }
 
 }  // namespace
-
-std::string count_of(std::int64_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 const char* to_string(Verdict::Kind kind) {
   switch (kind) {

@@ -21,6 +21,7 @@ enum class RngPurpose : std::uint32_t {
   kSymmetry = 10,
   kValues = 11,
   kClassCrop = 12,
+  kSignFlip = 13,
   kTest = 100,
 };
 

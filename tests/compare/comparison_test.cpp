@@ -195,6 +195,7 @@ TEST_CASE("what few seeds can show is said beforehand") {
         "3 seeds: the smallest possible p-value is 0.25; to settle anything at 0.05 takes 6");
   CHECK(describe_power(1).starts_with("1 seed: the smallest possible p-value is 1; "));
   CHECK(describe_power(6) == "6 seeds: the smallest possible p-value is 0.0312");
+  CHECK(describe_power(1000) == "1000 seeds: the smallest possible p-value is 9.54e-07");
 }
 
 TEST_CASE("runs that are not comparable are refused or warned about") {
@@ -569,11 +570,30 @@ TEST_CASE("verdicts: an interval that allows it says how small the difference is
   CHECK(wide.kind == Verdict::Kind::kUndecided);
   CHECK(wide.more_seeds == 0);
   CHECK(contains(wide.claim, "6 seeds do not settle which of sync and local is better: "));
-  CHECK(contains(wide.claim, " points of mIoU either way are plausible"));
+  CHECK(contains(wide.claim, "; local may be better by up to 6.78 points, or worse by up to 6.45"));
+  // It says no more of either side than the interval does.
+  const Verdict one_sided = verdict(pair_of({1, -0.2, 2.1, 1.9, -0.4, 1.2}), 1);
+  CHECK(contains(one_sided.evidence, "95 % interval -0.16 to +2.03"));
+  CHECK(
+      contains(one_sided.claim, "sync may be better by up to 2.03 points, or worse by up to 0.16"));
   // The interval leaves 0 out, the exact test does not.
   const Verdict chance = verdict(pair_of({3, 3, 3, 3, 3, -0.1}), 1);
   CHECK(chance.kind == Verdict::Kind::kUndecided);
   CHECK(contains(chance.claim, "but the sign-flip test does not rule out chance"));
+}
+
+TEST_CASE("many seeds are tested too, and p-values below 0.001 are no zeros") {
+  std::vector<TrainSummary> runs;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    const double level = 40 + 0.1 * static_cast<double>(seed % 7);
+    runs.push_back(run("local", seed, level));
+    runs.push_back(run("sync", seed, level + 5));
+  }
+  const Comparison comparison = compare_runs(runs);
+  CHECK(verdict(comparison.pairs[0], 1).kind == Verdict::Kind::kBetter);
+  const std::string text = to_markdown(comparison);
+  CHECK(contains(text, "(95 % interval +5.00 to +5.00, 30 seeds, p = 9.54e-07)"));
+  CHECK(contains(text, "| <0.001 |  <0.001 |     <0.001 |    30 |"));
 }
 
 TEST_CASE("verdicts stand in comparison.json, and where they say something in the text") {

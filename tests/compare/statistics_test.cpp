@@ -86,15 +86,6 @@ TEST_CASE("mean and spread of a few values") {
   CHECK(std::isnan(mean_spread({}).mean));
 }
 
-TEST_CASE("percentiles lie between the nearest values") {
-  const Percentiles result = percentiles(std::vector<double>{30, 10, 20, 50, 40});
-  CHECK(result.median == doctest::Approx(30));
-  CHECK(result.p10 == doctest::Approx(14));
-  CHECK(result.p90 == doctest::Approx(46));
-  CHECK(percentiles(std::vector<double>{7}).p90 == 7);
-  CHECK(std::isnan(percentiles({}).median));
-}
-
 TEST_CASE("Student's t interval against published quantiles") {
   // t(0.975) is 4.30265 for 2 and 2.57058 for 5 degrees of freedom.
   const std::vector<double> three{1, 2, 3};
@@ -188,7 +179,27 @@ TEST_CASE("step-down: pairs that are one are one, and the order does not matter"
   CHECK(forward[1] == backward[0]);
 }
 
-TEST_CASE("step-down: pairs without differences have no p-value, nor have too many seeds") {
+TEST_CASE("of more seeds than can be enumerated patterns are drawn, always the same ones") {
+  constexpr double kSmallest = 1.0 / (1 << 20);
+  CHECK(smallest_p_value(kMaxExactPairs) < kSmallest);
+  CHECK(smallest_p_value(kMaxExactPairs + 1) == kSmallest);
+  std::vector<double> values(kMaxExactPairs + 1, 1.0);
+  values[3] = 2;
+  CHECK(sign_flip_p_value(values).value() == kSmallest);
+  CHECK(step_down_p_values(std::vector<Differences>{by_seed(values)}).front() == kSmallest);
+  // The sum of 40 signs is 12 or more, or -12 or less, in 0.0807 of all patterns.
+  std::vector<double> signs(40, 1.0);
+  std::fill_n(signs.begin(), 14, -1.0);
+  const std::optional<double> p = sign_flip_p_value(signs);
+  CHECK(p.value() == doctest::Approx(0.0807).epsilon(0.01));
+  CHECK(sign_flip_p_value(signs) == p);
+  const auto several = step_down_p_values(std::vector<Differences>{
+      by_seed(signs), by_seed(std::vector<double>(40, 2.5)), by_seed({1, -1})});
+  CHECK(several[0].value() >= *p);
+  CHECK(several[1].value() == kSmallest);
+}
+
+TEST_CASE("step-down: pairs without differences have no p-value") {
   const std::vector<std::optional<double>> p_values =
       step_down_p_values(std::vector<Differences>{{}, by_seed({1, 2, 3}), {}});
   CHECK_FALSE(p_values[0]);
@@ -196,8 +207,6 @@ TEST_CASE("step-down: pairs without differences have no p-value, nor have too ma
   CHECK_FALSE(p_values[2]);
   CHECK(step_down_p_values({}).empty());
   CHECK_FALSE(step_down_p_values(std::vector<Differences>{{}}).front());
-  const std::vector<double> many(kMaxExactPairs + 1, 1.0);
-  CHECK_FALSE(step_down_p_values(std::vector<Differences>{by_seed(many)}).front());
 }
 
 TEST_CASE("step-down: as the definition says it, also where pairs have different seeds") {

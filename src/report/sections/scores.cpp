@@ -25,6 +25,11 @@ DataTable table_by_seed(const Comparison& comparison) {
   return table;
 }
 
+Markup p_number(std::optional<double> value) {
+  if (!value || *value >= 0.001) return number(value, 3);
+  return {fmt::format("<data value=\"{}\">{}</data>", *value, escaped(format_p(value)).text)};
+}
+
 DataTable table_of_pairs(const Comparison& comparison) {
   DataTable table{{"difference", "mean", "sd", "95 % from", "to", "p", comparison.adjustment.title,
                    "smallest p"},
@@ -37,7 +42,7 @@ DataTable table_of_pairs(const Comparison& comparison) {
       return settles && pair.interval ? signed_number((*pair.interval).*end, 2) : Markup{"–"};
     };
     const auto p = [&](std::optional<double> value) {
-      return settles ? number(value, 3) : Markup{"–"};
+      return settles ? p_number(value) : Markup{"–"};
     };
     std::vector<Markup> row{escaped(pair.a + " − " + pair.b),
                             signed_number(pair.spread.mean, 2),
@@ -46,9 +51,9 @@ DataTable table_of_pairs(const Comparison& comparison) {
                             bound(&Interval::high),
                             p(pair.p_value),
                             p(pair.p_adjusted),
-                            number(pair.smallest_p, 3)};
+                            p_number(pair.smallest_p)};
     for (const std::uint64_t seed : seeds) {
-      const auto found = std::find(pair.seeds.begin(), pair.seeds.end(), seed);
+      const auto found = std::ranges::find(pair.seeds, seed);
       row.push_back(
           found == pair.seeds.end()
               ? Markup{"–"}
@@ -114,8 +119,7 @@ std::optional<Figure> difference_figure(const Comparison& comparison) {
     add_row(plot, row);
   }
   if (plot.rows.empty()) return std::nullopt;
-  const bool whiskers = std::any_of(
-      told.begin(), told.end(), [](const PairedDifference* pair) { return pair->can_settle(); });
+  const bool whiskers = std::ranges::any_of(told, &PairedDifference::can_settle);
   std::string caption = whiskers ? "The whisker is Student's 95 % interval of the mean difference."
                                  : "A mark is a seed; so few of them have no interval.";
   for (const PairedDifference* pair : told) caption += " " + answer(*pair) + ".";
