@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "run/checkpoint.h"
 
 namespace lockstep {
 
@@ -46,13 +45,12 @@ RunFolder newest_run_folder(const Config& config) {
   std::vector<fs::path> found;
   std::error_code missing;
   for (const auto& entry : fs::directory_iterator(config.run.work_dir / config.run.name, missing)) {
-    const RunFolder folder{entry.path()};
     const std::string name = entry.path().filename().string();
     if (!name.ends_with(suffix) && name.find(suffix + "-") == std::string::npos) continue;
-    if (!numbered_checkpoints(folder.checkpoints()).empty()) found.push_back(entry.path());
+    if (RunFolder{entry.path()}.holds_run()) found.push_back(entry.path());
   }
   if (found.empty()) return {};
-  return {*std::max_element(found.begin(), found.end())};
+  return {*std::ranges::max_element(found)};
 }
 
 }  // namespace lockstep

@@ -39,8 +39,7 @@ struct RunFolder {
 /// <work_dir>/<name>/<YYYYmmdd_HHMMSS>-s<seed>.
 RunFolder new_run_folder(const Config& config);
 
-/// The newest run under <work_dir>/<name> with this seed that has a checkpoint; an empty root when
-/// there is none.
+/// The newest run under <work_dir>/<name> with this seed; an empty root when there is none.
 RunFolder newest_run_folder(const Config& config);
 
 }  // namespace lockstep

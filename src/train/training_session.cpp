@@ -9,10 +9,12 @@
 #include "backend/cpu_kernels.h"
 #include "backend/host_threads.h"
 #include "backend/probe.h"
+#include "core/words.h"
 #include "data/data_warnings.h"
 #include "lockstep/core/check.h"
 #include "run/choices.h"
 #include "run/environment.h"
+#include "run/summary.h"
 #include "step/replica.h"
 #include "step/scatter.h"
 #include "sync/transport.h"
@@ -51,6 +53,21 @@ bool rounds_to_tf32(const RunOptions& run, const Device& device) {
   return run.tf32 && run.precision == DType::kFloat32 && device.kind == DeviceKind::kCuda;
 }
 
+// Nobody has named the run: one that has ended goes on for more steps, but not as another one.
+void check_is_same(const std::filesystem::path& newest, const Config& config) {
+  const auto ended = read_summary(newest);
+  if (!ended || ended->config_hash == config_hash(config)) return;
+  Config there = load_config(RunFolder{newest}.config(), {}, nullptr, *config.tables);
+  there.run.max_iters = config.run.max_iters;
+  there.run.epochs = config.run.epochs;
+  there.data.root = config.data.root;
+  const std::string difference = config_difference(there, config);
+  if (difference.empty()) return;
+  throw ConfigError(concat("--resume: the newest run of this name, ", newest.string(),
+                           ", has ended and had another configuration: ", difference,
+                           "; begin a new run without --resume, or name one with -o"));
+}
+
 }  // namespace
 
 TrainingSession::TrainingSession(const TrainRequest& asked)
@@ -59,7 +76,7 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
       world(asked.world),
       warnings(asked.warnings),
       classes(class_names(config.data)),
-      devices_text(asked.devices.empty() ? default_devices() : asked.devices),
+      devices_text(devices_or_default(asked.devices)),
       devices(parse_devices(devices_text)),
       layout(make_rank_layout(world, devices)),
       fault(fault_of(asked)),
@@ -139,6 +156,7 @@ void TrainingSession::find_folder() {
   if (folder.root.empty() && request.resume) {
     folder = resumes_newest(*request.resume) ? newest_run_folder(config)
                                              : RunFolder{run_of(*request.resume)};
+    if (resumes_newest(*request.resume) && !folder.root.empty()) check_is_same(folder.root, config);
   }
   lock_folder();
   if (folder.holds_run() && !request.resume) {
@@ -226,10 +244,10 @@ void TrainingSession::warn_of_few_values() {
   if (fewest == norms.end()) return;
   const std::int64_t images = fewest->local / (fewest->height * fewest->width);
   if (images > 1 && fewest->local >= kFewValues) return;
-  warnings.push_back(concat("every device normalises by statistics of ", images, " image",
-                            images == 1 ? "" : "s", " (", fewest->local, " values per channel at ",
-                            fewest->layers.front(), "); lockstep diagnose ",
-                            folder.config().string(), " says whether that matters"));
+  warnings.push_back(concat("every device normalises by statistics of ", count_of(images, "image"),
+                            " (", fewest->local, " values per channel at ", fewest->layers.front(),
+                            "); lockstep diagnose ", folder.config().string(),
+                            " says whether that matters"));
 }
 
 void TrainingSession::load_initial_weights() {

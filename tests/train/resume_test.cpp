@@ -304,6 +304,40 @@ TEST_CASE("a validation that fails leaves its step's checkpoint, and is made up 
   check_same_run(runs.folder("whole"), runs.folder("cut"));
 }
 
+TEST_CASE("--resume alone goes on with the newest run, and makes no other one of it") {
+  const Runs runs;
+  const auto request = [&](const char* folder, std::vector<std::string> more) {
+    more.push_back("run.work_dir=" + runs.path().string());
+    TrainRequest made = runs.request("", more);
+    made.output = *folder == '\0' ? fs::path() : runs.path() / "tiny" / folder;
+    return made;
+  };
+  const fs::path older = train(request("20250101_000000-s0", {"run.max_iters=4"})).run;
+  const std::string ended = read_text(RunFolder{older}.events());
+  // As one that has ended may go on for more steps, and not with another optimizer.
+  TrainRequest other = request("", {"run.max_iters=6", "optim.lr=0.02"});
+  other.resume = "auto";
+  CHECK_THROWS_WITH_AS(
+      train(other),
+      doctest::Contains(
+          "has ended and had another configuration: optim.lr (0.05 there, 0.02 here)"),
+      ConfigError);
+  CHECK(read_text(RunFolder{older}.events()) == ended);
+  TrainRequest longer = request("", {"run.max_iters=6"});
+  longer.resume = "auto";
+  CHECK(train(longer).run == older);
+  CHECK(fs::exists(older / "config.until_4.toml"));
+  // The newest died before its first checkpoint: it begins anew, not the one before it.
+  TrainRequest died = request("20250102_000000-s0", {"optim.lr=0.02"});
+  died.fault = "throw:rank=2,step=1";
+  CHECK_THROWS_AS(train(died), ReplicaError);
+  const std::string kept = read_text(RunFolder{older}.events());
+  TrainRequest again = request("", {"optim.lr=0.02"});
+  again.resume = "auto";
+  CHECK(train(again).run == died.output);
+  CHECK(read_text(RunFolder{older}.events()) == kept);
+}
+
 TEST_CASE("a line that was cut off is neither read nor written on, and one in between is named") {
   const Runs runs;
   TrainRequest request = runs.request("a", {"run.max_iters=4"});
