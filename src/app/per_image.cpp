@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
+#include "compare/statistics.h"
 #include "compare/table.h"
+#include "core/percentiles.h"
 #include "core/utf8.h"
+#include "core/words.h"
 #include "io/atomic_file.h"
 #include "io/image_io.h"
 #include "lockstep/io/image.h"
@@ -19,15 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kWorst = 10;
-
-/// By rising mIoU.
-std::vector<double> sorted_scores(const EvalReport& report) {
-  std::vector<double> scores;
-  for (const std::int64_t i : worst_first(report.images)) {
-    scores.push_back(*report.images[static_cast<std::size_t>(i)].metrics.m_iou);
-  }
-  return scores;
-}
 
 std::string csv_number(const std::optional<double>& value) {
   return value ? fmt::format("{:.6g}", *value) : "";
@@ -48,13 +41,16 @@ std::string to_csv(const EvalReport& report) {
 }  // namespace
 
 std::string format_images(const EvalReport& report) {
-  const std::vector<double> scores = sorted_scores(report);
+  std::vector<double> scores;
+  for (const ImageScores& image : report.images) {
+    if (image.metrics.m_iou) scores.push_back(*image.metrics.m_iou);
+  }
   if (scores.empty()) return "per image: no image has a label that counts\n";
-  const double mean =
-      std::accumulate(scores.begin(), scores.end(), 0.0) / static_cast<double>(scores.size());
+  const Percentiles of_images = percentiles(scores);
   std::string text = fmt::format(
-      "per image: mIoU mean {:.2f} %  median {:.2f} %  lowest tenth up to {:.2f} %  ({} images)\n",
-      mean, scores[scores.size() / 2], scores[scores.size() / 10], scores.size());
+      "per image: mIoU mean {:.2f} %  median {:.2f} %  lowest tenth up to {:.2f} %  ({})\n",
+      mean_spread(scores).mean, of_images.median, of_images.p10,
+      count_of(of_images.count, "image"));
   Table table{.header = {"the worst", "mIoU %", "aAcc %"}, .rows = {}};
   for (const std::int64_t i : worst_first(report.images)) {
     if (table.rows.size() == kWorst) break;
@@ -71,7 +67,7 @@ void write_images(const EvalReport& report, const fs::path& folder) {
   for (std::size_t i = 0; i < report.worst.size(); ++i) {
     const ValidationExample& example = report.worst[i];
     std::string name = fs::path(example.name).stem().string();
-    std::replace(name.begin(), name.end(), ' ', '_');
+    std::ranges::replace(name, ' ', '_');
     write_png(folder / fmt::format("worst_{:02}_{}.png", i + 1, name),
               side_by_side({example.image, paint(example.truth, report.colors),
                             paint(example.prediction, report.colors)}));

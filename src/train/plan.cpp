@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/percentiles.h"
 #include "core/seconds_since.h"
 #include "data/data_warnings.h"
 #include "lockstep/core/check.h"
@@ -79,8 +80,7 @@ void time_steps(TrainingPlan& plan, DataParallel& replicas, TrainLoader& loader,
     replicas.train_step(loader.next(), step, static_cast<float>(rate));
     if (step >= kWarmup) seconds.push_back(seconds_since(start));
   }
-  std::sort(seconds.begin(), seconds.end());
-  plan.step_seconds = seconds[seconds.size() / 2];
+  plan.step_seconds = percentiles(seconds).median;
 }
 
 EvaluationOptions options_of(const Config& config, EvalStats stats) {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/percentiles.h"
 #include "lockstep/core/check.h"
 #include "run/environment.h"
 
@@ -133,8 +134,7 @@ MeanTimes StepMeter::mean_times() const {
     means.gradient_exchange += step.replicas.gradient_exchange / count;
     steps.push_back(step.step);
   }
-  std::nth_element(steps.begin(), steps.begin() + steps.size() / 2, steps.end());
-  means.median_step = steps[steps.size() / 2];
+  means.median_step = percentiles(steps).median;
   return means;
 }
 

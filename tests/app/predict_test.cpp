@@ -219,7 +219,7 @@ TEST_CASE("predict in windows: the class maps are those that eval counts, on any
   CHECK(contains(error({"--window", "2,2"}), "eval.window"));
   CHECK(contains(error({"--window", "wide"}), "eval.window"));
   CHECK(contains(error({"--window", "16,16", "--overlap", "1"}), "eval.overlap"));
-  CHECK(contains(error({"--window", "16,16", "--blend", "mean"}), "\"crop\""));
+  CHECK(contains(error({"--window", "16,16", "--blend", "mean"}), "expected one of crop, "));
 }
 
 TEST_CASE("predict: what is written, and what is said of it") {
@@ -474,6 +474,14 @@ TEST_CASE("eval --per-image: scores that add up to the global ones, a table and 
   REQUIRE(text.exit_code == 0);
   CHECK(contains(text.out, "per image: mIoU mean "));
   CHECK(contains(text.out, "(5 images)"));
+  // The median of two is their mean, and a tenth of the way from the lower one the lowest tenth.
+  const Outcome two = run_lockstep({"eval", run, "--per-image", "-s", "data.val_images=2"});
+  double mean = 0, median = 1, tenth = 0;
+  REQUIRE(std::sscanf(two.out.substr(two.out.find("per image:")).c_str(),
+                      "per image: mIoU mean %lf %%  median %lf %%  lowest tenth up to %lf", &mean,
+                      &median, &tenth) == 3);
+  CHECK(mean == median);
+  CHECK(tenth < median);
   const std::string csv = read_text(fs::path(out) / "per_image.csv");
   CHECK(csv.starts_with("image,mIoU,aAcc,sky,building,"));
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 6);

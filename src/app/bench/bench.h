@@ -13,6 +13,7 @@
 #include "compare/statistics.h"
 #include "config/config.h"
 #include "core/json.h"
+#include "core/percentiles.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/device.h"
 #include "train/training.h"
@@ -39,7 +40,7 @@ Json percentiles_json(const Percentiles& values);
 /// Peak resident memory of this process, in bytes.
 std::int64_t peak_memory_bytes();
 
-/// The devices asked for (default_devices() if none).
+/// The devices asked for (the default if none).
 std::vector<Device> bench_devices(const BenchArguments& arguments);
 
 /// A whole training step of a configuration on a batch that lies in memory. Of several processes,

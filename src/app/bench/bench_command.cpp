@@ -3,7 +3,6 @@
 #include "app/bench/bench.h"
 #include "app/command.h"
 #include "config/config.h"
-#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
@@ -36,9 +35,7 @@ int run_bench(const BenchArguments& arguments) {
   if (arguments.what == "exchange") return bench_exchange(arguments);
   check_alone("bench " + arguments.what);
   if (arguments.what == "layers") return bench_layers(arguments);
-  if (arguments.what == "batch_norm") return bench_batch_norm(arguments);
-  throw ConfigError("unknown benchmark " + arguments.what +
-                    " (expected step, layers, batch_norm or exchange)");
+  return bench_batch_norm(arguments);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "app/bench/bench.h"
+#include "core/percentiles.h"
 #include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"
@@ -106,12 +107,6 @@ class Chain {
   ReplicaGroup group_;
 };
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 }  // namespace
 
 std::vector<double> captured_exchange_microseconds(std::span<const Device> devices,
@@ -120,7 +115,7 @@ std::vector<double> captured_exchange_microseconds(std::span<const Device> devic
   Chain chain(devices, channels, exchanges);
   if (!chain.can_be_recorded()) return {};
   std::vector<double> microseconds = chain.replay(true, iters);
-  const double without = median(chain.replay(false, iters));
+  const double without = percentiles(chain.replay(false, iters)).median;
   for (double& value : microseconds) value = 1e6 * (value - without) / exchanges;
   return microseconds;
 }

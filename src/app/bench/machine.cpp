@@ -87,7 +87,7 @@ std::int64_t peak_memory_bytes() {
 
 std::vector<Device> bench_devices(const BenchArguments& arguments) {
   const std::string& devices = arguments.common.devices;
-  return parse_devices(devices.empty() ? default_devices() : devices);
+  return parse_devices(devices_or_default(devices));
 }
 
 std::int64_t beyond_caches_bytes() {
