@@ -56,10 +56,10 @@ class CommandOption {
       : option_(option), goes_with_(goes_with) {}
 
   CommandOption& required();
-  /// What it takes, which help and completion have in common: words in small letters are
-  /// what may be typed, with ,... several of them; names in capitals are kinds of things, of which
-  /// CONFIG, DIR, FILE, RUN, DEVICES, KEY=VALUE, LAYOUT and PAGE can be completed. A positional
-  /// option without one is of the kind that its name says.
+  /// What it takes, which help and completion have in common: words in small letters are what may
+  /// be typed, and nothing else where there are no others; with ,... several of them; names in
+  /// capitals are kinds of things, of which CONFIG, DIR, FILE, RUN, DEVICES, KEY=VALUE, LAYOUT and
+  /// PAGE can be completed. A positional option without one is of the kind that its name says.
   CommandOption& takes(const std::string& type);
   /// Whole numbers from `least` to `most`.
   CommandOption& takes_count(std::int64_t least, std::int64_t most);
@@ -74,7 +74,7 @@ class CommandOption {
   /// The help says what it is when it is not given.
   CommandOption& shows_default();
   CommandOption& needs(const CommandOption& other);
-  /// Refused where the first positional is another word that the command knows.
+  /// Refused where the first positional is another word.
   CommandOption& goes_with(std::vector<std::string> words);
 
  private:
@@ -111,6 +111,8 @@ class Options {
   CommandOption add_overrides();
   CommandOption add_output(const char* takes, const std::string& says);
   void add_json();
+  /// TARGET, a trained network, and -c, its configuration.
+  void add_weights(std::filesystem::path& target, std::filesystem::path& config);
   /// --flip and --scales.
   void add_augmentation(bool& flip, std::string& scales);
   void add_windows(WindowArguments& windows);

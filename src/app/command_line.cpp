@@ -14,6 +14,7 @@
 #include "app/files.h"
 #include "app/first_screen.h"
 #include "core/home_path.h"
+#include "core/words.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -41,6 +42,8 @@ std::vector<OptionShape> shapes_of(const CLI::App& parser) {
   for (const CLI::Option* option : parser.get_options()) shapes.push_back(shape_of(*option));
   return shapes;
 }
+
+bool is_option(const std::string& word) { return word.starts_with("-") && word != "--"; }
 
 /// `text` as a whole is a number.
 template <typename Number>
@@ -71,6 +74,13 @@ CommandOption& CommandOption::required() {
 
 CommandOption& CommandOption::takes(const std::string& type) {
   option_->type_name(type);
+  constexpr const char* kWords = "abcdefghijklmnopqrstuvwxyz_|";
+  if (type.empty() || type.find_first_not_of(kWords) != std::string::npos) return *this;
+  const std::vector<std::string> words = CLI::detail::split(type, '|');
+  option_->check([words](const std::string& text) {
+    if (std::ranges::find(words, text) != words.end()) return std::string();
+    return fmt::format("expected one of {}, got {}", joined(words), text);
+  });
   return *this;
 }
 
@@ -179,6 +189,14 @@ CommandOption Options::add_output(const char* takes, const std::string& says) {
 
 void Options::add_json() { add_flag("--json", common_.json, "print JSON and nothing else"); }
 
+void Options::add_weights(std::filesystem::path& target, std::filesystem::path& config) {
+  add("TARGET", target,
+      "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
+      .takes("RUN|FILE")
+      .required();
+  add_config("-c,--config", config, "configuration; default: the run's own");
+}
+
 void Options::add_augmentation(bool& flip, std::string& scales) {
   add_flag("--flip", flip, "test-time augmentation: also the mirrored image");
   add("--scales", scales, "test-time augmentation: probabilities averaged over scales, 0.5,1,1.5")
@@ -234,18 +252,13 @@ void Options::check_values() const {
   }
 }
 
-// A word that the positional does not take is left to the command.
 void Options::check_together() const {
   for (const auto& [option, words] : goes_with_) {
     if (option->count() == 0) continue;
     const CLI::Option& first =
         *command_.get_options([](const CLI::Option* any) { return any->get_positional(); }).front();
     const std::string word = first.results().front();
-    const std::vector<std::string> known = CLI::detail::split(first.get_type_name(), '|');
-    if (std::ranges::find(words, word) != words.end() ||
-        std::ranges::find(known, word) == known.end()) {
-      continue;
-    }
+    if (std::ranges::find(words, word) != words.end()) continue;
     const std::string& name = command_.get_name();
     throw ConfigError(fmt::format("{} goes with {} {}, not with {} {}", option->get_name(), name,
                                   fmt::join(words, ", "), name, word));
@@ -303,6 +316,10 @@ const DeclaredCommand* CommandLine::parse(std::span<const char* const> argv) {
     }
     const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
     const DeclaredCommand* const command = lacks ? find(typed.front()) : nullptr;
+    const std::vector<std::string> unknown =
+        command != nullptr ? command->options->leftovers() : std::vector<std::string>();
+    // A word that was misspelled is told of by whoever looks at what is left over.
+    if (std::ranges::any_of(unknown, is_option)) return command;
     const auto missing = command != nullptr ? command->options->missing() : std::nullopt;
     throw ConfigError(missing ? describe_missing(command->command, *missing, typed) : error.what());
   }

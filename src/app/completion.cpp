@@ -7,6 +7,7 @@
 
 #include "app/files.h"
 #include "config/config_schema.h"
+#include "core/words.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 
@@ -36,7 +37,7 @@ struct Typed {
 
   const OptionShape* find(const std::string& name) const {
     for (const OptionShape& option : options) {
-      if (std::find(option.names.begin(), option.names.end(), name) != option.names.end()) {
+      if (std::ranges::find(option.names, name) != option.names.end()) {
         return &option;
       }
     }
@@ -122,7 +123,7 @@ class Completer {
     const std::string before =
         comma == std::string::npos ? std::string() : current_.substr(0, comma + 1);
     const Words chosen = split(before, ',');
-    if (std::find(chosen.begin(), chosen.end(), word) == chosen.end()) add(before + word);
+    if (std::ranges::find(chosen, word) == chosen.end()) add(before + word);
   }
 
   /// `config` takes a layout with init only, and nothing with schema.
@@ -155,8 +156,7 @@ class Completer {
 
   void add_devices() {
     for (const int count : {1, 2, 4, 8}) {
-      add(fmt::format("cpu:{}", count),
-          fmt::format("{} virtual device{}", count, count == 1 ? "" : "s"));
+      add(fmt::format("cpu:{}", count), count_of(count, "virtual device"));
     }
     const int gpus = cuda_device_count();
     if (gpus > 0) add("cuda:all", "every GPU");

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 
 #include "app/command.h"
@@ -61,27 +60,14 @@ void show(const ConfigArguments& arguments) {
 
 void diff(const ConfigArguments& arguments) {
   expect_inputs(arguments, 2, "two configurations or run folders");
-  std::map<std::string, std::array<std::string, 2>> values;
-  std::vector<ConfigKey> keys = config_keys();
-  for (std::size_t input = 0; input < 2; ++input) {
-    for (const ConfigValue& value : values_of(arguments, input)) {
-      if (value.key != without_index(value.key) && !values.contains(value.key)) {
-        keys.emplace_back();  // of a list
-        keys.back().path = value.key;
-        keys.back().counts = value.counts;
-      }
-      values[value.key][input] = value.value;
-    }
-  }
   Json json = Json::array();
-  for (const ConfigKey& key : keys) {
-    const auto& [a, b] = values[key.path];
-    if (a == b) continue;
+  for (const auto& [key, a, b, counts] :
+       changed_values(values_of(arguments, 0), values_of(arguments, 1))) {
     if (arguments.common.json) {
-      json.push_back({{"key", key.path}, {"values", {a, b}}, {"changes_results", key.counts}});
+      json.push_back({{"key", key}, {"values", {a, b}}, {"changes_results", counts}});
     } else {
-      fmt::print("{}: {} -> {}{}\n", key.path, a.empty() ? "not set" : a, b.empty() ? "not set" : b,
-                 key.counts ? "" : "  (results are the same)");
+      fmt::print("{}: {} -> {}{}\n", key, shown_value(a), shown_value(b),
+                 counts ? "" : "  (results are the same)");
     }
   }
   if (arguments.common.json) {
@@ -155,7 +141,7 @@ void print_beginning(const std::vector<BeginningRow>& rows) {
   for (const auto& [key, value, said] : rows) {
     if (section_of(key->path) != section) {
       section = section_of(key->path);
-      const bool needed = std::any_of(rows.begin(), rows.end(), [&](const BeginningRow& row) {
+      const bool needed = std::ranges::any_of(rows, [&](const BeginningRow& row) {
         return row.said && section_of(row.key->path) == section;
       });
       fmt::print("\n{}[{}]\n", section == "data.augment" && !needed ? "# " : "", section);
@@ -229,7 +215,7 @@ void schema(bool markdown) {
 void declare_config(Options& options, ConfigArguments& arguments) {
   options
       .add("ACTION", arguments.action,
-           "show CONFIG: every key, its value and who says so; diff CONFIG CONFIG; "
+           "show CONFIG: every key that has a value, and who says so; diff CONFIG CONFIG; "
            "init LAYOUT: a commented beginning; schema: JSON Schema of the keys")
       .takes("show|diff|init|schema")
       .required();
@@ -250,10 +236,8 @@ int run_config(const ConfigArguments& arguments) {
     diff(arguments);
   } else if (action == "init") {
     init(arguments);
-  } else if (action == "schema") {
-    schema(arguments.markdown);
   } else {
-    throw ConfigError(fmt::format("config: expected show, diff, init or schema, got {}", action));
+    schema(arguments.markdown);
   }
   return kExitDone;
 }
@@ -265,7 +249,7 @@ Command config_command() {
           .says = "Show, compare and begin configurations",
           .page = "plan",
           .examples = {{"lockstep config show data/configs/quickstart.toml -s bn.mode=sync",
-                        "every key, its value and who says so"},
+                        "every key that has a value, and who says so"},
                        {"lockstep config diff data/configs/quickstart.toml runs/first",
                         "what a run did differently"},
                        {"lockstep config init folder > mine.toml",

@@ -1,14 +1,17 @@
 // lockstep data check, data preview: a data set before it is trained on.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <ranges>
 
 #include "app/command.h"
 #include "compare/table.h"
 #include "core/json.h"
+#include "core/words.h"
 #include "data/augment.h"
 #include "data/normalize.h"
 #include "io/image_io.h"
@@ -35,13 +38,13 @@ std::string size_text(const SplitReport& split) {
     return fmt::format("{}x{}", size.first, size.second);
   };
   if (split.sizes.size() == 1) return "all " + name(split.sizes.begin()->first);
-  const auto most = std::max_element(split.sizes.begin(), split.sizes.end(),
-                                     [](auto& a, auto& b) { return a.second < b.second; });
+  const auto most =
+      std::ranges::max_element(split.sizes, [](auto& a, auto& b) { return a.second < b.second; });
   const auto by_area = [](auto& a, auto& b) {
     return std::int64_t{a.first.first} * a.first.second <
            std::int64_t{b.first.first} * b.first.second;
   };
-  const auto [small, large] = std::minmax_element(split.sizes.begin(), split.sizes.end(), by_area);
+  const auto [small, large] = std::ranges::minmax_element(split.sizes, by_area);
   return fmt::format("{} sizes from {} to {}, most often {}", split.sizes.size(),
                      name(small->first), name(large->first), name(most->first));
 }
@@ -71,19 +74,14 @@ void print_classes(const DataReport& report) {
 
 /// Of 8 bits in 0..1, of others in units of their own.
 std::string list_of(const std::vector<double>& values, bool eight_bits) {
-  std::string list;
-  for (const double value : values) {
-    list += list.empty() ? "" : ", ";
-    list += eight_bits ? fmt::format("{:.3f}", value) : fmt::format("{:.6g}", value);
-  }
-  return list;
+  return eight_bits ? fmt::format("{:.3f}", fmt::join(values, ", "))
+                    : fmt::format("{:.6g}", fmt::join(values, ", "));
 }
 
 std::string types_text(const SplitReport& split) {
-  std::string text;
-  for (const auto& [type, found] : split.types)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", found.images, to_string(type));
-  return text;
+  return joined(split.types | std::views::transform([](const auto& of_type) {
+                  return fmt::format("{} {}", of_type.second.images, to_string(of_type.first));
+                }));
 }
 
 void print_normalization(const SplitReport& train) {
@@ -99,11 +97,8 @@ void print_normalization(const SplitReport& train) {
 }
 
 void print_weights(const std::vector<double>& weights) {
-  std::string list;
-  for (const double weight : weights)
-    list += (list.empty() ? "" : ", ") + fmt::format("{:.3f}", weight);
   fmt::print("weights of the classes, for [loss], or class_weight = \"balanced\":\n");
-  fmt::print("class_weight = [{}]\n\n", list);
+  fmt::print("class_weight = [{:.3f}]\n\n", fmt::join(weights, ", "));
 }
 
 void print(const DataReport& report) {
@@ -169,8 +164,8 @@ void print_json(const DataReport& report) {
 int print_check(const Config& config, const DataArguments& arguments,
                 const std::vector<std::string>& warnings) {
   const std::string& devices = arguments.common.devices;
-  DataReport report = check_data(
-      config, parse_devices(devices.empty() ? default_devices() : devices), arguments.count);
+  DataReport report =
+      check_data(config, parse_devices(devices_or_default(devices)), arguments.count);
   report.warnings.insert(report.warnings.begin(), warnings.begin(), warnings.end());
   if (arguments.common.json) {
     print_json(report);
@@ -265,9 +260,6 @@ void declare_data(Options& options, DataArguments& arguments) {
 }
 
 int run_data(const DataArguments& arguments) {
-  if (arguments.action != "check" && arguments.action != "preview") {
-    throw ConfigError(fmt::format("data: expected check or preview, got {}", arguments.action));
-  }
   std::vector<std::string> warnings;
   const Config config = load_config(arguments.config, arguments.common.overrides, &warnings,
                                     *arguments.common.tables);

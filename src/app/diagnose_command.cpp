@@ -8,6 +8,7 @@
 #include "app/command.h"
 #include "compare/table.h"
 #include "core/json.h"
+#include "core/words.h"
 #include "lockstep/core/check.h"
 #include "run/report_text.h"
 #include "run/trained_model.h"
@@ -52,10 +53,6 @@ DiagnosisRequest request_of(const DiagnoseArguments& arguments) {
 
 // --- for people ---
 
-std::string count(std::int64_t number, const char* noun) {
-  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
-}
-
 void print_effects(const Diagnosis& diagnosis) {
   Table table{
       .header = {"images per device", "values per channel", "variance missed", "logits: noise",
@@ -74,7 +71,7 @@ void print_effects(const Diagnosis& diagnosis) {
 
 void print_layers(const Diagnosis& diagnosis) {
   for (const ImagesDiagnosis& images : diagnosis.by_images) {
-    Table table{.header = {fmt::format("{} per device", count(images.together, "image")),
+    Table table{.header = {fmt::format("{} per device", count_of(images.together, "image")),
                            "values per channel", "between / within", "variance missed",
                            "shift of the mean", "|log variance ratio|", "bimodality"},
                 .rows = {}};
@@ -105,8 +102,8 @@ void print_verdicts(const Diagnosis& diagnosis) {
 }
 
 void print_report(const DiagnoseArguments& arguments, const Diagnosis& diagnosis) {
-  fmt::print("{} of {}x{}, {}\n", count(diagnosis.images, "training image"), diagnosis.size.height,
-             diagnosis.size.width, diagnosis.weights);
+  fmt::print("{} of {}x{}, {}\n", count_of(diagnosis.images, "training image"),
+             diagnosis.size.height, diagnosis.size.width, diagnosis.weights);
   if (!diagnosis.shares_statistics()) {
     fmt::print(
         "nothing is shared: no layer of this network normalises by statistics of several images in "
@@ -157,7 +154,7 @@ Json to_json(const ImagesDiagnosis& images) {
           {"changed", measured(images.changed)},
           {"loss", measured(images.loss)},
           {"running_loss", measured(images.running_loss)},
-          {"stored_loss", images.stored_loss ? Json(*images.stored_loss) : Json(nullptr)},
+          {"stored_loss", json_or_null(images.stored_loss)},
           {"disparity", measured(images.disparity())},
           {"layers", layers}};
 }
@@ -187,6 +184,7 @@ void declare_diagnose(Options& options, DiagnoseArguments& arguments) {
   options
       .add("--images-per-device", arguments.images_per_device,
            "numbers of images that share statistics; default: those of 1,2,4,8 that fit the data")
+      .takes_count(1, 65536)
       .takes("N,...")
       .separated_by_commas();
   options
@@ -204,11 +202,6 @@ void declare_diagnose(Options& options, DiagnoseArguments& arguments) {
 }
 
 int run_diagnose(const DiagnoseArguments& arguments) {
-  for (const std::int64_t images : arguments.images_per_device) {
-    if (images >= 1 && images <= 65536) continue;
-    throw ConfigError(
-        fmt::format("--images-per-device: expected integers from 1 to 65536, got {}", images));
-  }
   const Diagnosis diagnosis = diagnose(request_of(arguments));
   if (arguments.common.json) {
     fmt::print("{}\n", json_text(to_json(diagnosis, arguments.top), 2));

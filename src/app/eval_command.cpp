@@ -41,12 +41,7 @@ void print_report(const EvalArguments& arguments, const EvalReport& report) {
 }
 
 void declare_eval(Options& options, EvalArguments& arguments) {
-  options
-      .add("TARGET", arguments.target,
-           "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
-      .takes("RUN|FILE")
-      .required();
-  options.add_config("-c,--config", arguments.config, "configuration; default: the run's own");
+  options.add_weights(arguments.target, arguments.config);
   options
       .add("--split", arguments.split,
            "of the data's splits; default: the configuration's data.val")

@@ -80,18 +80,6 @@ void export_onnx(const TrainedModel& model, const Size& size, const ExportArgume
             model.weights, options);
 }
 
-void check_format(const ExportArguments& arguments) {
-  const bool onnx = arguments.format == "onnx";
-  if (!onnx && arguments.format != "safetensors") {
-    throw ConfigError(
-        fmt::format("export: expected onnx or safetensors, got {}", arguments.format));
-  }
-  if (!onnx && arguments.plain) throw ConfigError("export safetensors: --plain is for onnx");
-  if (!onnx && arguments.outputs != ExportArguments{}.outputs) {
-    throw ConfigError("export safetensors: --outputs is for onnx");
-  }
-}
-
 // Without running statistics that are not looked at, a network that would look at them does not
 // load the file unawares.
 void export_safetensors(const TrainedModel& model, const std::filesystem::path& output) {
@@ -109,14 +97,11 @@ void declare_export(Options& options, ExportArguments& arguments) {
   options.add("FORMAT", arguments.format, "onnx or safetensors")
       .takes("onnx|safetensors")
       .required();
+  options.add_weights(arguments.target, arguments.config);
   options
-      .add("TARGET", arguments.target,
-           "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
-      .takes("RUN|FILE")
-      .required();
-  options.add_config("-c,--config", arguments.config, "configuration; default: the run's own");
-  options.add_flag("--plain", arguments.plain,
-                   "onnx: BatchNorm as nodes of their own, not folded into convolutions");
+      .add_flag("--plain", arguments.plain,
+                "onnx: BatchNorm as nodes of their own, not folded into convolutions")
+      .goes_with({"onnx"});
   options.add("--size", arguments.size, "onnx: for images of HxW only; default: of any size")
       .takes("HxW");
   options
@@ -127,14 +112,14 @@ void declare_export(Options& options, ExportArguments& arguments) {
       .add("--outputs", arguments.outputs,
            "onnx: names of the network's outputs; default: out. An auxiliary head is aux")
       .takes("NAME,...")
-      .separated_by_commas();
+      .separated_by_commas()
+      .goes_with({"onnx"});
   options.add_overrides();
   options.add_output("FILE", "the file to write");
   options.add_json();
 }
 
 int run_export(const ExportArguments& arguments) {
-  check_format(arguments);
   const std::filesystem::path& output = arguments.common.output;
   check_output(arguments);
   const Size size = arguments.size.empty() ? Size{} : parse_size(arguments.size);

@@ -33,7 +33,7 @@ std::vector<fs::path> files_in(const fs::path& folder, const char* extension) {
     if (entry.is_regular_file() && entry.path().extension() == extension)
       files.push_back(entry.path());
   }
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 
@@ -59,15 +59,17 @@ bool is_record(const fs::path& file) {
   const fs::path folder = file.parent_path();
   const RunFolder own{folder}, above{folder.parent_path()};
   if (is_run(folder)) {
-    const std::array files{own.config(), own.log(),    own.scalars(),
-                           own.timing(), own.events(), own.environment()};
-    return std::find(files.begin(), files.end(), file) != files.end();
+    const std::array files{own.config(), own.log(),         own.scalars(), own.timing(),
+                           own.events(), own.environment(), own.data(),    folder / "lock"};
+    return std::ranges::find(files, file) != files.end() ||
+           file.filename().string().starts_with("config.until_");
   }
   if (is_run(above.root)) {
     const std::array folders{above.checkpoints(), above.rank_logs(), above.tensorboard()};
-    return std::find(folders.begin(), folders.end(), folder) != folders.end();
+    return std::ranges::find(folders, folder) != folders.end();
   }
-  return file == folder / "comparison.json" && is_there(file);
+  return is_there(folder / "comparison.json") &&
+         (file == folder / "comparison.json" || file == folder / "comparison.md");
 }
 
 }  // namespace
@@ -119,8 +121,7 @@ std::vector<DocsPage> docs_pages() {
   for (const auto& [name, file] : {std::pair{"readme", "README.md"}, {"data", "data/README.md"}}) {
     if (fs::exists(share / file)) pages.push_back({name, title_of(share / file), share / file});
   }
-  std::sort(pages.begin(), pages.end(),
-            [](const DocsPage& a, const DocsPage& b) { return a.name < b.name; });
+  std::ranges::sort(pages, {}, &DocsPage::name);
   return pages;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/files.h"
+#include "core/words.h"
 #include "run/run_folder.h"
 
 namespace lockstep {
@@ -39,7 +40,7 @@ Names configs() {
   Names names;
   add_configs_of(".", names);
   add_configs_of("data/configs", names);
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   for (const std::string& shared : shared_configs()) {
     if (std::ranges::find(names, shared) == names.end()) names.push_back(shared);
   }
@@ -65,13 +66,6 @@ Names runs() {
   return names;
 }
 
-std::string listed(Names names) {
-  const std::size_t all = names.size();
-  names.resize(std::min(all, kShown));
-  return fmt::format("{}{}", fmt::join(names, ", "),
-                     all > kShown ? fmt::format(" and {} more", all - kShown) : "");
-}
-
 /// One that begins with what was typed, else the first.
 std::string example_of(const Command& command, std::span<const std::string> typed) {
   const std::string begun = fmt::format("lockstep {} ", fmt::join(typed, " "));
@@ -92,7 +86,7 @@ std::string describe_missing(const Command& command, const OptionShape& missing,
     const Names there = runs();
     text += there.empty()
                 ? fmt::format("\n  there is no run in {} yet; {} makes one", kRuns, kTraining)
-                : fmt::format("\n  runs that are here: {}", listed(there));
+                : fmt::format("\n  runs that are here: {}", joined(there, kShown));
     const std::size_t at = example.find(kExampleRun);
     if (at != std::string::npos) {
       // A command about a run that is not there is none that works.
@@ -101,7 +95,8 @@ std::string describe_missing(const Command& command, const OptionShape& missing,
   }
   if (has_kind(missing, "CONFIG")) {
     const Names there = configs();
-    if (!there.empty()) text += fmt::format("\n  configurations that are here: {}", listed(there));
+    if (!there.empty())
+      text += fmt::format("\n  configurations that are here: {}", joined(there, kShown));
     text += "\n  `lockstep config init folder > mine.toml` begins one of your own";
   }
   if (!example.empty()) text += fmt::format("\n  for example: {}", example);

@@ -21,6 +21,7 @@
 #include "compare/table.h"
 #include "core/json.h"
 #include "core/utf8.h"
+#include "core/words.h"
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "report/sections/curve_figure.h"
@@ -73,7 +74,7 @@ std::vector<fs::path> runs_below(const std::vector<fs::path>& inputs) {
       std::error_code unknown;
       if (entry.is_directory(unknown) && may_hold_run(entry.path())) below.push_back(entry.path());
     }
-    std::sort(below.begin(), below.end());
+    std::ranges::sort(below);
     runs.insert(runs.end(), below.begin(), below.end());
   }
   if (runs.empty()) {
@@ -271,9 +272,8 @@ int terminal_columns() {
 using ScalarsByRun = std::vector<std::pair<fs::path, std::vector<Scalar>>>;
 
 bool has_tag(const ScalarsByRun& runs, const std::string& tag) {
-  return std::any_of(runs.begin(), runs.end(), [&](const auto& run) {
-    return std::any_of(run.second.begin(), run.second.end(),
-                       [&](const Scalar& scalar) { return scalar.tag == tag; });
+  return std::ranges::any_of(runs, [&](const auto& run) {
+    return std::ranges::any_of(run.second, [&](const Scalar& scalar) { return scalar.tag == tag; });
   });
 }
 
@@ -307,7 +307,8 @@ std::vector<Point> points_of(const std::vector<Scalar>& scalars, const std::stri
   return points;
 }
 
-void write_svg(const ScalarsByRun& runs, const std::string& tag, const fs::path& file) {
+/// Returns how many runs are in it.
+int write_svg(const ScalarsByRun& runs, const std::string& tag, const fs::path& file) {
   Plot chart{tag};
   chart.x_label = "step";
   chart.may_be_logarithmic = tag == "train/loss" || tag == "train/grad_norm";
@@ -325,7 +326,7 @@ void write_svg(const ScalarsByRun& runs, const std::string& tag, const fs::path&
     ++drawn;
   }
   write_file_atomically(file, draw(chart).file());
-  fmt::print("{}: {} of {} run{}\n", file.string(), tag, drawn, drawn == 1 ? "" : "s");
+  return drawn;
 }
 
 void plot(const LogsArguments& arguments) {
@@ -333,8 +334,14 @@ void plot(const LogsArguments& arguments) {
   for (const fs::path& run : runs_below(arguments.inputs))
     runs.emplace_back(run, read_scalars(RunFolder{run}.scalars()));
   const std::string tag = full_tag(runs, arguments.key.empty() ? "loss" : arguments.key);
-  if (!arguments.svg.empty()) check_output_file("--svg", arguments.svg);
-  if (!arguments.svg.empty()) return write_svg(runs, tag, arguments.svg);
+  if (!arguments.svg.empty()) {
+    check_output_file("--svg", arguments.svg);
+    const int drawn = write_svg(runs, tag, arguments.svg);
+    if (!arguments.common.json) {
+      fmt::print("{}: {} of {}\n", arguments.svg.string(), tag, count_of(drawn, "run"));
+      return;
+    }
+  }
   std::vector<TerminalCurve> curves;
   for (const auto& [run, scalars] : runs) {
     curves.push_back({run.string() + ", " + tag, {}});
@@ -398,7 +405,7 @@ void export_logs(const LogsArguments& arguments) {
                                       {"tensorboard", arguments.tensorboard.string()}}));
     return;
   }
-  fmt::print("{} run{} written\n", runs.size(), runs.size() == 1 ? "" : "s");
+  fmt::print("{} written\n", count_of(runs.size(), "run"));
 }
 
 void declare_logs(Options& options, LogsArguments& arguments) {
@@ -429,11 +436,6 @@ void declare_logs(Options& options, LogsArguments& arguments) {
 
 int run_logs(const LogsArguments& arguments) {
   const std::string& action = arguments.action;
-  const bool known = action == "ls" || action == "show" || action == "tail" || action == "plot" ||
-                     action == "export";
-  if (!known) {
-    throw ConfigError(fmt::format("logs: expected ls, show, tail, plot or export, got {}", action));
-  }
   if (action != "ls" && arguments.inputs.empty()) {
     throw ConfigError(fmt::format("logs {}: expected run folders", action));
   }

@@ -9,6 +9,7 @@
 #include "app/command.h"
 #include "compare/table.h"
 #include "core/json.h"
+#include "core/words.h"
 #include "lockstep/core/check.h"
 #include "run/report_text.h"
 #include "train/diagnosis/sync_layers.h"
@@ -63,14 +64,16 @@ std::string crops(const TrainingPlan& plan) {
 }
 
 void print_size(const TrainingPlan& plan) {
-  fmt::print("{} images of {}x{}{}, {} per step on {} device{}: {} step{} per epoch{}\n",
-             plan.train_images, plan.size.height, plan.size.width, crops(plan), plan.global_batch,
-             plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.steps_per_epoch,
-             plan.steps_per_epoch == 1 ? "" : "s", left_out(plan));
-  const auto idle = std::count(plan.shares.begin(), plan.shares.end(), 0);
-  if (idle > 0) fmt::print("{} devices have no image: the batch is too small for them\n", idle);
-  fmt::print("{} steps, {} evaluation{} of {} images; {} parameters\n", plan.steps,
-             plan.evaluations, plan.evaluations == 1 ? "" : "s", plan.val_images, plan.parameters);
+  fmt::print("{} of {}x{}{}, {} per step on {}: {} per epoch{}\n",
+             count_of(plan.train_images, "image"), plan.size.height, plan.size.width, crops(plan),
+             plan.global_batch, count_of(plan.devices.size(), "device"),
+             count_of(plan.steps_per_epoch, "step"), left_out(plan));
+  const auto idle = std::ranges::count(plan.shares, 0);
+  if (idle > 0)
+    fmt::print("{} without an image: the batch is too small\n", count_of(idle, "device"));
+  fmt::print("{}, {} of {}; {} parameters\n", count_of(plan.steps, "step"),
+             count_of(plan.evaluations, "evaluation"), count_of(plan.val_images, "image"),
+             plan.parameters);
 }
 
 void print_windows(const TrainingPlan& plan) {
@@ -95,7 +98,7 @@ const char* bar(double rate, double most) {
 }
 
 void print_schedule(const TrainingPlan& plan) {
-  const double most = *std::max_element(plan.rates.begin(), plan.rates.end());
+  const double most = *std::ranges::max_element(plan.rates);
   std::string bars;
   for (const double rate : plan.rates) bars += bar(rate, most);
   const double first = plan.rates.front();
@@ -133,7 +136,7 @@ void print_norms(const TrainingPlan& plan) {
 }
 
 void print_memory(const TrainingPlan& plan) {
-  const auto most = std::max_element(plan.measured_bytes.begin(), plan.measured_bytes.end());
+  const auto most = std::ranges::max_element(plan.measured_bytes);
   const auto rank = static_cast<std::size_t>(most - plan.measured_bytes.begin());
   fmt::print(
       "\nmemory per device: {:.1f} MB, {:.1f} of them for training, the rest for evaluation (the "
@@ -274,8 +277,7 @@ int run_plan(const PlanArguments& arguments) {
   std::vector<std::string> warnings;
   const Config written = load_config(arguments.config, common.overrides, &warnings, *common.tables);
   const Config config = with_sync_layers(written, common.devices);
-  const std::vector<Device> devices =
-      parse_devices(common.devices.empty() ? default_devices() : common.devices);
+  const std::vector<Device> devices = parse_devices(devices_or_default(common.devices));
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
   const TrainingPlan plan = plan_training(config, devices, arguments.steps);
   for (const std::string& warning : plan.warnings) fmt::print(stderr, "warning: {}\n", warning);

@@ -8,6 +8,7 @@
 #include "app/command.h"
 #include "app/terminal.h"
 #include "core/json.h"
+#include "core/words.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "run/report_text.h"
@@ -144,8 +145,8 @@ void print(const PredictReport& report, const PredictRequest& request) {
   }
   if (report.task == Task::kClassification) print_top(report);
   print_counts(report);
-  fmt::print("{} image{} in {:.1f} s, {:.1f} images/s; everything is in {}\n", report.done,
-             report.done == 1 ? "" : "s", report.seconds, images_per_second(report),
+  fmt::print("{} in {:.1f} s, {:.1f} images/s; everything is in {}\n",
+             count_of(report.done, "image"), report.seconds, images_per_second(report),
              request.output.string());
 }
 
@@ -165,15 +166,10 @@ int tell_failures(const PredictReport& report) {
 }
 
 void declare_predict(Options& options, PredictArguments& arguments) {
-  options
-      .add("TARGET", arguments.target,
-           "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
-      .takes("RUN|FILE")
-      .required();
+  options.add_weights(arguments.target, arguments.config);
   options.add("IMAGES", arguments.images, "JPEG, PNG, TIFF and .npy files, and folders of them")
       .takes("FILE")
       .required();
-  options.add_config("-c,--config", arguments.config, "configuration; default: the run's own");
   options.add_flag("--no-overlay", arguments.no_overlay,
                    "only class maps, no pictures of the classes over the images");
   options.add_flag("--probabilities", arguments.probabilities,

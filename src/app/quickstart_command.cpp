@@ -6,6 +6,7 @@
 
 #include "app/compare_runs.h"
 #include "app/files.h"
+#include "core/words.h"
 
 namespace lockstep {
 namespace {
@@ -40,8 +41,8 @@ int run_quickstart(const QuickstartArguments& arguments) {
   compare.tables = false;
   fmt::print(
       "quickstart: which norm, evaluated how? Training local and sync BatchNorm and "
-      "InstanceNorm, {} seed{} each, on 4 virtual devices\n",
-      arguments.seeds, arguments.seeds == 1 ? "" : "s");
+      "InstanceNorm, {} each, on 4 virtual devices\n",
+      count_of(arguments.seeds, "seed"));
   const ComparedModes compared = train_and_compare(compare);
   if (compared.exit_code != kExitDone) return compared.exit_code;
   fmt::print(R"(

@@ -10,6 +10,7 @@
 #include "app/files.h"
 #include "compare/present_runs.h"
 #include "core/json.h"
+#include "core/words.h"
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "report/report_page.h"
@@ -80,8 +81,8 @@ int run_report(const ReportArguments& arguments) {
     fmt::print("{}\n", json_text(json, 2));
     return kExitDone;
   }
-  fmt::print("{}: {} run{}, {} KB\n", output.string(), data.runs.size(),
-             data.runs.size() == 1 ? "" : "s", (html.size() + 500) / 1000);
+  fmt::print("{}: {}, {} KB\n", output.string(), count_of(data.runs.size(), "run"),
+             (html.size() + 500) / 1000);
   if (!arguments.figures.empty())
     fmt::print("{}: {} figures\n", arguments.figures.string(), figures.size());
   return kExitDone;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -43,8 +42,8 @@ class Report {
     Json row = {{"group", check.group},
                 {"name", check.name},
                 {"compared", check.compared},
-                {"max_abs_error", number(measured.absolute)},
-                {"max_rel_error", number(measured.relative)},
+                {"max_abs_error", json_or_null(measured.absolute)},
+                {"max_rel_error", json_or_null(measured.relative)},
                 {"tolerance", check.tolerance},
                 {"ok", outcome.ok}};
     if (!outcome.ok) row["trouble"] = outcome.trouble, row["advice"] = kAdvice;
@@ -67,7 +66,7 @@ class Report {
                          {"failed", failed_},
                          {"seconds", seconds},
                          {"rows", rows_}};
-      fmt::print("{}\n", root.dump(2));
+      fmt::print("{}\n", json_text(root, 2));
     } else if (failed_ == 0) {
       fmt::print("\nall {} checks are ok ({:.1f} s)\n", rows_.size(), seconds);
     } else {
@@ -77,11 +76,6 @@ class Report {
   }
 
  private:
-  /// JSON has no NaN.
-  static Json number(std::optional<double> value) {
-    if (!value || !std::isfinite(*value)) return nullptr;
-    return *value;
-  }
   static std::string text(std::optional<double> value) {
     return value ? (*value == 0 ? "0" : fmt::format("{:.1e}", *value)) : "-";
   }
@@ -111,7 +105,7 @@ void declare_selftest(Options& options, SelftestArguments& /*arguments*/) {
 
 int run_selftest(const SelftestArguments& arguments) {
   const std::string& asked = arguments.common.devices;
-  const std::string text = asked.empty() ? default_devices() : asked;
+  const std::string text = devices_or_default(asked);
   const SelftestDevices devices{parse_devices(text)};
   Report report(text, !asked.empty(), arguments.common.json);
   for (const SelftestCheck& check : selftest_checks(devices)) {

@@ -16,16 +16,9 @@ std::string other_of(const PairedDifference& pair, const std::string& row) {
   return pair.b == row ? pair.a : "";
 }
 
-/// "a", "a and b", "a, b and c".
-std::string listed(const std::vector<std::string>& names) {
-  if (names.size() == 1) return names.front();
-  const auto last = names.end() - 1;
-  return fmt::format("{} and {}", fmt::join(names.begin(), last, ", "), *last);
-}
-
 bool is_as_run(const Comparison& comparison, const std::string& name) {
-  return std::any_of(comparison.rows.begin(), comparison.rows.end(),
-                     [&](const Row& row) { return row.name == name && row.as_run(); });
+  return std::ranges::any_of(comparison.rows,
+                             [&](const Row& row) { return row.name == name && row.as_run(); });
 }
 
 /// That every row with a score has.
@@ -45,8 +38,7 @@ double mean_of(const Row& row, const std::set<std::uint64_t>& seeds) {
 }
 
 std::size_t mode_of(const Comparison& comparison, const std::string& name) {
-  const auto found = std::find_if(comparison.rows.begin(), comparison.rows.end(),
-                                  [&](const Row& row) { return row.name == name; });
+  const auto found = std::ranges::find(comparison.rows, name, &Row::name);
   return found->mode;
 }
 
@@ -94,12 +86,12 @@ std::string BestRow::claim(const Comparison& comparison) const {
     return fmt::format("{}; {} {} too few to settle what is best, {} can", text, of_seeds,
                        seeds == 1 ? "is" : "are", pairs_needed(kLevel));
   }
-  if (!better_than.empty()) text += fmt::format("; better than {}", listed(better_than));
+  if (!better_than.empty()) text += fmt::format("; better than {}", enumerated(better_than));
   if (!worse_than.empty()) {
-    text += fmt::format("; below {} on all seeds that both have", listed(worse_than));
+    text += fmt::format("; below {} on all seeds that both have", enumerated(worse_than));
   }
   if (!not_told_apart.empty()) {
-    text += fmt::format("; not told apart from {}", listed(not_told_apart));
+    text += fmt::format("; not told apart from {}", enumerated(not_told_apart));
   }
   const auto together = static_cast<std::int64_t>(comparison.adjustment.together);
   return comparison.curve ? fmt::format("{} ({})", text, of_seeds)

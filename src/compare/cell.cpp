@@ -17,7 +17,7 @@ constexpr std::string_view kSyncTop = "sync:top:";
 std::pair<std::size_t, int> place_of(const std::string& mode) {
   const int top = sync_top_of(mode);
   const auto names = names_of(BatchNormMode());
-  const auto found = std::find_if(names.begin(), names.end(), [&](const auto& named) {
+  const auto found = std::ranges::find_if(names, [&](const auto& named) {
     return named.name == (top > 0 ? std::string_view(kSyncMode) : mode);
   });
   return {static_cast<std::size_t>(found - names.begin()),
@@ -53,8 +53,8 @@ std::string Cell::folder() const {
 }
 
 bool are_of_curve(std::span<const TrainSummary> runs) {
-  return std::any_of(runs.begin(), runs.end(),
-                     [](const TrainSummary& run) { return run.cell.images_per_device > 0; });
+  return std::ranges::any_of(
+      runs, [](const TrainSummary& run) { return run.cell.images_per_device > 0; });
 }
 
 Cell cell_of(const TrainSummary& run, bool curve) {

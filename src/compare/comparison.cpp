@@ -23,8 +23,8 @@ std::vector<RunsOfMode> group_by_mode(std::span<const TrainSummary> runs) {
   const bool curve = are_of_curve(runs);
   for (const TrainSummary& run : runs) {
     const Cell cell = cell_of(run, curve);
-    auto group = std::find_if(groups.begin(), groups.end(),
-                              [&](const RunsOfMode& g) { return g.cell.label() == cell.label(); });
+    auto group = std::ranges::find_if(
+        groups, [&](const RunsOfMode& g) { return g.cell.label() == cell.label(); });
     if (group == groups.end()) group = groups.insert(groups.end(), {cell, {}});
     for (const TrainSummary* other : group->runs) {
       if (other->seed == run.seed) {
@@ -36,11 +36,10 @@ std::vector<RunsOfMode> group_by_mode(std::span<const TrainSummary> runs) {
     group->runs.push_back(&run);
   }
   for (RunsOfMode& group : groups) {
-    std::sort(group.runs.begin(), group.runs.end(),
-              [](const TrainSummary* a, const TrainSummary* b) { return a->seed < b->seed; });
+    std::ranges::sort(group.runs, {}, &TrainSummary::seed);
   }
   if (curve) {
-    std::sort(groups.begin(), groups.end(), [](const RunsOfMode& a, const RunsOfMode& b) {
+    std::ranges::sort(groups, [](const RunsOfMode& a, const RunsOfMode& b) {
       return comes_before(a.cell, b.cell);
     });
   }
@@ -156,8 +155,7 @@ ModeResult summarize(const RunsOfMode& group) {
   result.train_loss = over(runs, [](const auto& run) { return run.train_loss; });
   result.step_ms = over(runs, [](const auto& run) { return 1000 * run.times.median_step; });
   result.waiting_share = over(runs, [](const auto& run) { return run.waiting_share; });
-  result.shares_cores = std::any_of(runs.begin(), runs.end(),
-                                    [](const TrainSummary* run) { return run->shares_cores; });
+  result.shares_cores = std::ranges::any_of(runs, &TrainSummary::shares_cores);
   result.images_per_second = over(runs, [](const auto& run) { return run.images_per_second; });
   add_other_stats(result, runs);
   result.layers = mean_layers(runs);
@@ -248,7 +246,7 @@ std::vector<std::string> find_warnings(std::span<const TrainSummary> runs) {
       warnings.push_back(concat(run.run.string(), " was trained with other data than ",
                                 first.run.string(), ": means and tests mix two data sets"));
     }
-    const auto alike = std::find_if(runs.begin(), runs.end(), [&](const TrainSummary& other) {
+    const auto alike = std::ranges::find_if(runs, [&](const TrainSummary& other) {
       return other.bn_mode == run.bn_mode && other.cell.sync_top == run.cell.sync_top;
     });
     if (alike->sync_layers != run.sync_layers) {
@@ -279,17 +277,15 @@ void warn_of_missing_seeds(const std::vector<RunsOfMode>& groups,
     std::set<std::uint64_t> missing;
     for (const RunsOfMode& other : groups) {
       const std::set<std::uint64_t> seeds = seeds_of(other);
-      const bool shares = std::any_of(seeds.begin(), seeds.end(),
-                                      [&](std::uint64_t seed) { return own.contains(seed); });
+      const bool shares =
+          std::ranges::any_of(seeds, [&](std::uint64_t seed) { return own.contains(seed); });
       if (!shares) continue;
       std::set_difference(seeds.begin(), seeds.end(), own.begin(), own.end(),
                           std::inserter(missing, missing.end()));
     }
     if (missing.empty()) continue;
-    std::string names;
-    for (const std::uint64_t seed : missing) names += concat(names.empty() ? "" : ", ", seed);
     warnings.push_back(concat(group.cell.label(), " has no finished run of seed",
-                              missing.size() > 1 ? "s " : " ", names,
+                              missing.size() > 1 ? "s " : " ", joined(missing),
                               ": its mean is of fewer seeds ",
                               "than others', and differences are of the seeds that both have"));
   }
@@ -350,8 +346,7 @@ bool has_windows(const Comparison& comparison) {
 std::vector<const Row*> rows_by_mode(const Comparison& comparison) {
   std::vector<const Row*> rows;
   for (const Row& row : comparison.rows) rows.push_back(&row);
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const Row* a, const Row* b) { return a->mode < b->mode; });
+  std::ranges::stable_sort(rows, {}, &Row::mode);
   return rows;
 }
 
@@ -373,18 +368,17 @@ std::set<std::uint64_t> all_seeds(const Comparison& comparison) {
 void add_failed(Comparison& comparison, std::vector<FailedRun> failed) {
   std::vector<std::string> modes;
   for (const FailedRun& run : failed) {
-    if (std::find(modes.begin(), modes.end(), run.mode) == modes.end()) modes.push_back(run.mode);
+    if (std::ranges::find(modes, run.mode) == modes.end()) modes.push_back(run.mode);
   }
   for (const std::string& mode : modes) {
-    std::string seeds, first;
-    int count = 0;
+    std::vector<std::uint64_t> seeds;
     for (const FailedRun& run : failed) {
-      if (run.mode != mode) continue;
-      if (count++ == 0) first = run.error;
-      seeds += concat(count == 1 ? "" : ", ", run.seed);
+      if (run.mode == mode) seeds.push_back(run.seed);
     }
-    comparison.warnings.push_back(
-        concat(mode, " cannot train (seed", count == 1 ? " " : "s ", seeds, "): ", first));
+    const auto first = std::ranges::find(failed, mode, &FailedRun::mode);
+    comparison.warnings.push_back(concat(mode, " cannot train (seed",
+                                         seeds.size() == 1 ? " " : "s ", joined(seeds),
+                                         "): ", first->error));
   }
   comparison.failed = std::move(failed);
 }

@@ -1,20 +1,12 @@
-#include <cmath>
-
 #include "compare/comparison.h"
 #include "core/json.h"
 
 namespace lockstep {
 namespace {
 
-Json number(std::optional<double> value) {
-  if (!value || !std::isfinite(*value)) return nullptr;
-  return *value;
-}
-
 Json spread_json(const MeanSpread& spread) {
-  return {{"n", spread.count},
-          {"mean", number(spread.mean)},
-          {"sd", number(spread.standard_deviation)}};
+  return {
+      {"n", spread.count}, {"mean", spread.mean}, {"sd", json_or_null(spread.standard_deviation)}};
 }
 
 Json layers_json(const std::vector<LayerComparison>& layers) {
@@ -22,9 +14,9 @@ Json layers_json(const std::vector<LayerComparison>& layers) {
   for (const LayerComparison& layer : layers) {
     list.push_back({{"layer", layer.layer},
                     {"count", layer.count},
-                    {"between_within_mean", number(layer.ratio_mean)},
-                    {"between_within_max", number(layer.ratio_max)},
-                    {"log_var_ratio", number(layer.log_var_ratio)}});
+                    {"between_within_mean", layer.ratio_mean},
+                    {"between_within_max", layer.ratio_max},
+                    {"log_var_ratio", layer.log_var_ratio}});
   }
   return list;
 }
@@ -84,12 +76,12 @@ Json pair_json(const PairedDifference& pair, const Adjustment& adjustment) {
       {"answer", answer(pair)},
       {"seeds", pair.seeds},
       {"differences", pair.differences},
-      {"mean", number(pair.spread.mean)},
-      {"sd", number(pair.spread.standard_deviation)},
+      {"mean", pair.spread.mean},
+      {"sd", json_or_null(pair.spread.standard_deviation)},
       {"confidence", 1 - kLevel},
       {"interval", interval},
-      {"p_value", number(pair.p_value)},
-      {adjustment.key, number(pair.p_adjusted)},
+      {"p_value", json_or_null(pair.p_value)},
+      {adjustment.key, json_or_null(pair.p_adjusted)},
       {"smallest_p", pair.smallest_p},
       {"verdict",
        {{"kind", to_string(shown.kind)}, {"text", shown.claim}, {"more_seeds", shown.more_seeds}}}};

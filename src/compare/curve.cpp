@@ -8,8 +8,7 @@ namespace {
 
 CurveLine* find_line(std::vector<CurveLine>& lines, const char* mode, const std::string& by = {}) {
   const std::string name = Cell{mode, 0, by}.line();
-  const auto found = std::find_if(lines.begin(), lines.end(),
-                                  [&](const CurveLine& line) { return line.mode == name; });
+  const auto found = std::ranges::find(lines, name, &CurveLine::mode);
   return found == lines.end() ? nullptr : &*found;
 }
 
@@ -62,10 +61,9 @@ void share_whole_batch(Curve& curve, const std::string& by) {
 
 void add_evaluating(Curve& curve, const CurveLine& line) {
   for (const char* by : {"own", "running"}) {
-    const auto other =
-        std::find_if(curve.lines.begin(), curve.lines.end(), [&](const CurveLine& each) {
-          return each.mode == Cell{line.mode, 0, by}.line();
-        });
+    const auto other = std::ranges::find_if(curve.lines, [&](const CurveLine& each) {
+      return each.mode == Cell{line.mode, 0, by}.line();
+    });
     if (other == curve.lines.end()) continue;
     const bool own = other->by == "own";
     add_difference(line.mode, own ? *other : line, own ? line : *other, curve.evaluating);
@@ -109,7 +107,7 @@ void add_steps(const CurveLine& line, Curve& curve) {
       });
     };
     const auto between = steps_between_modes(curve);
-    if (std::none_of(between.begin(), between.end(), is_in)) {
+    if (std::ranges::none_of(between, is_in)) {
       curve.more_images.push_back({line.mode, point.images, next.cell, point.cell, 0});
     }
   }
@@ -130,7 +128,7 @@ std::vector<const std::vector<CurveStep>*> steps_between_modes(const Curve& curv
 }
 
 std::optional<Curve> curve_of(std::span<const Cell> cells, std::int64_t batch) {
-  if (std::none_of(cells.begin(), cells.end(), [](const Cell& c) { return c.images > 0; })) {
+  if (std::ranges::none_of(cells, [](const Cell& c) { return c.images > 0; })) {
     return std::nullopt;
   }
   Curve curve{.batch = batch,

@@ -9,27 +9,12 @@ namespace lockstep {
 namespace {
 
 std::string cell_text(const Comparison& comparison, std::optional<std::size_t> cell) {
-  if (!cell) return "-";
-  const MeanSpread& spread = comparison.rows[*cell].score_spread;
-  if (spread.count == 0) return "-";
-  const std::string mean = format_number(spread.mean, 2);
-  if (!spread.standard_deviation) return mean;
-  return mean + " ± " + format_number(*spread.standard_deviation, 2);
-}
-
-/// "1, 2 and 4".
-std::string listed(const std::vector<std::int64_t>& numbers) {
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    if (i > 0) text += i + 1 == numbers.size() ? " and " : ", ";
-    text += std::to_string(numbers[i]);
-  }
-  return text;
+  return cell ? plus_minus(comparison.rows[*cell].score_spread, 2) : "-";
 }
 
 std::string images_per_device(const std::vector<std::int64_t>& images) {
   const bool one = images.size() == 1 && images.front() == 1;
-  return fmt::format("{} {} per device", listed(images), one ? "image" : "images");
+  return fmt::format("{} {} per device", enumerated(images), one ? "image" : "images");
 }
 
 /// For how many images which of two is better; neither: it is not shown; open: there are too few

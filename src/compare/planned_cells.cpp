@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 bool has(const std::vector<std::string>& modes, const char* mode) {
-  return std::find(modes.begin(), modes.end(), mode) != modes.end();
+  return std::ranges::find(modes, mode) != modes.end();
 }
 
 /// "bn.sync_layers=..." of a mode: those that it names, of mode `ghost` none, since slices stand
@@ -56,9 +56,9 @@ void check_configuration(const CellRequest& request, const Config& config) {
                     "or bn.accumulated = \"exact\"",
                     config.batch.accumulate));
   }
-  const bool synchronizes = std::any_of(
-      request.modes.begin(), request.modes.end(),
-      [](const std::string& mode) { return statistics_of(mode) == StatisticsOf::kDevices; });
+  const bool synchronizes = std::ranges::any_of(request.modes, [](const std::string& mode) {
+    return statistics_of(mode) == StatisticsOf::kDevices;
+  });
   if (synchronizes && config.bn.sync_group > 0) {
     throw ConfigError(
         "--images-per-device: sync is of all images, but bn.sync_group makes groups of devices; "
@@ -77,7 +77,7 @@ void check_modes_of_curve(const CellRequest& request) {
         "with --images-per-device mode local has slices of a device, which is what ghost is; leave "
         "ghost out of --modes");
   }
-  if (std::none_of(request.modes.begin(), request.modes.end(), asks_for_images)) {
+  if (std::ranges::none_of(request.modes, asks_for_images)) {
     throw ConfigError(
         fmt::format("--images-per-device: {} {} the same with any number; add local or renorm to "
                     "--modes",
@@ -139,7 +139,7 @@ std::vector<PlannedCell> cells_of_curve(const CellRequest& request, const Config
   check_modes_of_curve(request);
   check_images(request, batch);
   std::vector<std::int64_t> images = request.images;
-  std::sort(images.begin(), images.end());
+  std::ranges::sort(images);
   std::vector<PlannedCell> cells;
   for (const std::string& mode : request.modes) {
     if (!asks_for_images(mode)) {
@@ -176,8 +176,8 @@ std::vector<std::string> check_modes(std::vector<std::string> modes) {
 }
 
 bool overrides_key(const std::vector<std::string>& overrides, const std::string& key) {
-  return std::any_of(overrides.begin(), overrides.end(),
-                     [&](const std::string& text) { return text.starts_with(key + "="); });
+  return std::ranges::any_of(overrides,
+                             [&](const std::string& text) { return text.starts_with(key + "="); });
 }
 
 std::vector<PlannedCell> plan_cells(const CellRequest& request, const Config& config) {

@@ -75,7 +75,7 @@ std::vector<std::string> modes_of(const CompareRequest& request, const Config& c
   std::vector<std::string> modes = request.modes;
   if (modes.empty()) modes = {kLocalMode, kSyncMode};
   if (const auto top = config.bn.sync_top()) {
-    std::replace(modes.begin(), modes.end(), std::string(kSyncMode), sync_top_mode(*top));
+    std::ranges::replace(modes, std::string(kSyncMode), sync_top_mode(*top));
   }
   return check_modes(std::move(modes));
 }
@@ -84,8 +84,8 @@ std::vector<std::string> modes_of(const CompareRequest& request, const Config& c
 /// asks.
 std::vector<std::string> ranking_for(const CompareRequest& request, const ComparisonPlan& plan,
                                      const Config& config, const std::string& devices) {
-  if (std::none_of(plan.modes.begin(), plan.modes.end(),
-                   [](const std::string& mode) { return sync_top_of(mode) > 0; })) {
+  if (std::ranges::none_of(plan.modes,
+                           [](const std::string& mode) { return sync_top_of(mode) > 0; })) {
     return {};
   }
   const std::string names =
@@ -389,7 +389,7 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
   check_can_be_written(config);
   settle_by_first(config, request.world,
                   [&] { return settle_comparison(folder_of(request, config), config); });
-  const std::string devices = request.devices.empty() ? default_devices() : request.devices;
+  const std::string devices = devices_or_default(request.devices);
   ComparisonPlan plan;
   plan.layout = make_rank_layout(request.world, parse_devices(devices));
   CompareRequest named = request;
@@ -424,7 +424,7 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
 
 std::vector<std::string> describe(const ComparisonPlan& plan, int seeds) {
   std::vector<std::string> lines{
-      fmt::format("compare: {} runs in {}", plan.runs.size(), plan.folder.string())};
+      fmt::format("compare: {} in {}", count_of(plan.runs.size(), "run"), plan.folder.string())};
   if (!plan.why.empty()) lines.push_back("  " + plan.why);
   for (std::size_t i = 0; i < plan.cells.size(); ++i) {
     const PlannedRun& run = plan.runs[i];
@@ -436,9 +436,12 @@ std::vector<std::string> describe(const ComparisonPlan& plan, int seeds) {
       lines.back() +=
           fmt::format(", synchronized: {}", fmt::join(run.request.config.bn.sync_layers, ", "));
   }
-  const bool curve = std::any_of(plan.cells.begin(), plan.cells.end(),
-                                 [](const Cell& cell) { return cell.images > 0; });
-  if (plan.layout.ranks() == 1 && plan.modes.size() > 1 && !curve) {
+  const bool curve =
+      std::ranges::any_of(plan.cells, [](const Cell& cell) { return cell.images > 0; });
+  const auto of_batches = std::ranges::count_if(plan.modes, [](const std::string& mode) {
+    return mode == kLocalMode || mode == kSyncMode || sync_top_of(mode) > 0;
+  });
+  if (plan.layout.ranks() == 1 && of_batches > 1 && !curve) {
     lines.emplace_back(
         "  note: on one device local and sync are the same; -d cpu:4 makes four of it");
   }

@@ -24,7 +24,7 @@ struct CompareRequest {
   std::vector<std::int64_t> images = {};
   int seeds = 3;  // how many, from
   int first_seed = 0;
-  std::string devices = {};              // DEVICES; empty: default_devices()
+  std::string devices = {};              // DEVICES; empty: the default
   std::filesystem::path output = {};     // empty: <work_dir>/<name>-compare
   Console console = Console::kWarnings;  // of the runs
   std::string program = "lockstep";

@@ -40,7 +40,7 @@ std::vector<fs::path> finished_run_folders(const fs::path& folder) {
     throw DataError(concat(folder.string(), " holds no finished run (expected a folder that ",
                            "`lockstep train` or `lockstep compare` made)"));
   }
-  std::sort(inside.begin(), inside.end());
+  std::ranges::sort(inside);
   return inside;
 }
 
@@ -55,7 +55,7 @@ std::vector<std::string> left_out_runs(const fs::path& folder) {
                     "is not whole",
                     entry.path().string()));
   }
-  std::sort(warnings.begin(), warnings.end());
+  std::ranges::sort(warnings);
   return warnings;
 }
 

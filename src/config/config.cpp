@@ -116,7 +116,7 @@ void ConfigReader::fill_found_classes() {
   if (!data.has_classes_in_data() || has("data.classes")) return;
   try {
     std::vector<std::string> names = class_names(data);
-    if (std::all_of(names.begin(), names.end(), is_utf8)) data.classes = std::move(names);
+    if (std::ranges::all_of(names, is_utf8)) data.classes = std::move(names);
   } catch (const Error&) {
     return;  // who needs them says why there are none
   }
@@ -161,7 +161,7 @@ template <typename Table>
 bool ConfigReader::is_known(const std::string& key, const std::string& name, const Table& table) {
   std::vector<std::string> names;
   for (const auto& entry : table) names.push_back(entry.name);
-  if (std::find(names.begin(), names.end(), name) != names.end()) return true;
+  if (std::ranges::find(names, name) != names.end()) return true;
   const auto nearest = nearest_word(name, names);
   error(key, fmt::format("{}: expected one of: {}, got \"{}\"", key, fmt::join(names, ", "), name),
         nearest ? fmt::format("did you mean \"{}\"?", *nearest) : "");
@@ -331,7 +331,7 @@ void ConfigReader::check_class_names() {
 // A run's own config.toml has every key, with those that mean nothing in it: nobody wrote them. The
 // names of classes may have been found just now.
 bool ConfigReader::is_resolved(const std::vector<ConfigValue>& values) const {
-  return std::all_of(values.begin(), values.end(), [this](const ConfigValue& value) {
+  return std::ranges::all_of(values, [this](const ConfigValue& value) {
     return has(value.key) || value.key == "data.classes";
   });
 }
@@ -354,8 +354,7 @@ void ConfigReader::warn_of_ignored_keys() {
   const bool resolved = source_.is_of_run() || is_resolved(values);
   // "schedule.type = \"poly\"".
   const auto written = [&](const std::string& key) {
-    const auto found = std::find_if(values.begin(), values.end(),
-                                    [&](const ConfigValue& value) { return value.key == key; });
+    const auto found = std::ranges::find(values, key, &ConfigValue::key);
     return fmt::format("{} = {}", key, found == values.end() ? "" : found->value);
   };
   const auto warn = [&](bool ignored, const std::string& key, const std::string& with) {
@@ -452,7 +451,7 @@ std::vector<ConfigValue> explain_config(const std::filesystem::path& path,
                                         const Tables& tables) {
   ConfigReader reader(path, overrides, tables);
   const Config config = reader.read(nullptr);
-  std::vector<ConfigValue> values = config_values(config);
+  std::vector<ConfigValue> values = config_values(config, true);
   for (ConfigValue& value : values) value.origin = reader.origin(value.key);
   return values;
 }
@@ -485,7 +484,7 @@ std::vector<ParameterGroup> Config::parameter_groups() const {
   if (optim.head_lr_mult == 1) return groups;
   const std::vector<std::string> heads = architecture().heads;
   for (const std::string& head : heads) {
-    if (std::find(optim.freeze.begin(), optim.freeze.end(), head) != optim.freeze.end()) continue;
+    if (std::ranges::find(optim.freeze, head) != optim.freeze.end()) continue;
     groups.push_back({.prefix = head, .lr_mult = optim.head_lr_mult});
   }
   if (!heads.empty()) return groups;

@@ -483,13 +483,30 @@ struct ConfigValue {
   bool counts = true;  // it can change the trained weights or the final metrics
 };
 
-/// Every key that has a value, in the order of `to_toml`, without origins.
-std::vector<ConfigValue> config_values(const Config& config);
+/// The keys of `to_toml`, in its order, without origins; with `all` every key that has a value,
+/// also those that are not written because they say nothing beside the others.
+std::vector<ConfigValue> config_values(const Config& config, bool all = false);
 
-/// The same of a configuration to be read, with origins. Throws as load_config.
+/// Every key of a configuration to be read that has a value, with origins. Throws as load_config.
 std::vector<ConfigValue> explain_config(const std::filesystem::path& path,
                                         const std::vector<std::string>& overrides,
                                         const Tables& tables = builtin_tables());
+
+/// A key whose values differ; empty where one side does not have it.
+struct ChangedValue {
+  std::string key;
+  std::string a = {}, b = {};
+  bool counts = false;  // ConfigValue::counts, on either side
+};
+
+/// In the order of `a`, then those that only `b` has.
+std::vector<ChangedValue> changed_values(const std::vector<ConfigValue>& a,
+                                         const std::vector<ConfigValue>& b);
+
+/// "not set" of an empty one.
+inline std::string shown_value(const std::string& value) {
+  return value.empty() ? "not set" : value;
+}
 
 /// The resolved configuration as TOML that `load_config` reads back to the same values.
 std::string to_toml(const Config& config);
@@ -506,7 +523,7 @@ std::string config_hash(const Config& config);
 /// here)", at most three of the keys; empty when nothing does.
 std::string config_difference(const Config& there, const Config& here);
 
-/// "cuda:all" where a GPU answers, else "cpu:1".
-std::string default_devices();
+/// What is asked for; where that is nothing, "cuda:all" where a GPU answers, else "cpu:1".
+std::string devices_or_default(const std::string& asked);
 
 }  // namespace lockstep

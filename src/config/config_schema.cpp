@@ -122,8 +122,7 @@ class KeyLister : public SectionVisitor<KeyLister> {
   }
 
   std::size_t behind(const std::string& path) const {
-    const auto found = std::find_if(keys_.begin(), keys_.end(),
-                                    [&](const ConfigKey& key) { return key.path == path; });
+    const auto found = std::ranges::find(keys_, path, &ConfigKey::path);
     return found == keys_.end() ? 0 : static_cast<std::size_t>(found - keys_.begin()) + 1;
   }
 
@@ -252,12 +251,14 @@ struct WrittenValue {
   bool counts = true;
 };
 
-/// Collects the values that are written.
+/// Collects the values that are written; with `all` also those that say nothing beside the others.
 class OptionWriter : public SectionVisitor<OptionWriter> {
  public:
+  explicit OptionWriter(bool all) : all_(all) {}
+
   template <typename Field>
   void operator()(const char* key, Field& field, const char*, const Option& option = {}) {
-    if (!option.written) return;
+    if (!option.written && !all_) return;
     const std::string text = Codec<Field>::write(field, option);
     if (text.empty()) return;
     values_[path_of(key)] = {text, hashed(field, text), option.former_default, option.counts};
@@ -283,6 +284,7 @@ class OptionWriter : public SectionVisitor<OptionWriter> {
     return text;
   }
 
+  bool all_;
   std::map<std::string, WrittenValue> values_;
 };
 
@@ -313,8 +315,8 @@ std::vector<PlacedKey> placed_keys(const Config& config) {
   return placed;
 }
 
-std::map<std::string, WrittenValue> written_values(Config config) {
-  OptionWriter writer;
+std::map<std::string, WrittenValue> written_values(Config config, bool all = false) {
+  OptionWriter writer(all);
   config.visit_options(writer);
   return writer.values();
 }
@@ -357,8 +359,8 @@ ReadOptions read_options(const ConfigSource& source, Config& config, Diagnostics
   return reader.take();
 }
 
-std::vector<ConfigValue> config_values(const Config& config) {
-  const std::map<std::string, WrittenValue> written = written_values(config);
+std::vector<ConfigValue> config_values(const Config& config, bool all) {
+  const std::map<std::string, WrittenValue> written = written_values(config, all);
   std::vector<ConfigValue> values;
   for (const auto& [key, path] : placed_keys(config)) {
     const auto found = written.find(path);

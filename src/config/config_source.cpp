@@ -24,13 +24,13 @@ SourceSpan region_span(const SourceText& source, const toml::source_region& regi
 }
 
 bool known_key(const std::string& path) {
-  return std::any_of(config_keys().begin(), config_keys().end(),
-                     [&](const ConfigKey& key) { return key.path == without_index(path); });
+  return std::ranges::find(config_keys(), without_index(path), &ConfigKey::path) !=
+         config_keys().end();
 }
 
 /// Whether any string may be written for the key.
 bool takes_text(const std::string& path) {
-  return std::any_of(config_keys().begin(), config_keys().end(), [&](const ConfigKey& key) {
+  return std::ranges::any_of(config_keys(), [&](const ConfigKey& key) {
     return key.text && key.path == without_index(path);
   });
 }
@@ -43,7 +43,7 @@ std::vector<std::string> known_sections() {
   std::vector<std::string> sections;
   for (const ConfigKey& key : config_keys()) {
     const std::string section = section_of(key.path);
-    if (std::find(sections.begin(), sections.end(), section) == sections.end()) {
+    if (std::ranges::find(sections, section) == sections.end()) {
       sections.push_back(section);
     }
   }
@@ -52,7 +52,7 @@ std::vector<std::string> known_sections() {
 
 bool known_section(const std::string& path) {
   const std::vector<std::string> sections = known_sections();
-  return std::find(sections.begin(), sections.end(), path) != sections.end();
+  return std::ranges::find(sections, path) != sections.end();
 }
 
 }  // namespace
@@ -243,7 +243,7 @@ void ConfigSource::unknown_key(const std::string& path, const SourceSpan& where)
     names.push_back(name_of(key.path));
   }
   std::string hint;
-  const auto same = std::find(names.begin(), names.end(), name_of(path));
+  const auto same = std::ranges::find(names, name_of(path));
   if (const auto near = nearest_word(name_of(path), here)) {
     hint = fmt::format("did you mean `{}`?", *near);
   } else if (same != names.end()) {

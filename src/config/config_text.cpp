@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <array>
 #include <map>
 #include <utility>
 #include <vector>
@@ -77,30 +76,40 @@ std::string config_hash(const Config& config) {
   return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
 }
 
+std::vector<ChangedValue> changed_values(const std::vector<ConfigValue>& a,
+                                         const std::vector<ConfigValue>& b) {
+  std::map<std::string, std::size_t> places;
+  std::vector<ChangedValue> changed;
+  const auto add = [&](const std::vector<ConfigValue>& values, std::string ChangedValue::*side) {
+    for (const ConfigValue& value : values) {
+      const auto [place, is_new] = places.try_emplace(value.key, changed.size());
+      if (is_new) changed.push_back({.key = value.key});
+      changed[place->second].*side = value.value;
+      changed[place->second].counts |= value.counts;
+    }
+  };
+  add(a, &ChangedValue::a);
+  add(b, &ChangedValue::b);
+  std::erase_if(changed, [](const ChangedValue& value) { return value.a == value.b; });
+  return changed;
+}
+
 std::string config_difference(const Config& there, const Config& here) {
   constexpr std::size_t kMost = 3;
-  std::map<std::string, std::array<std::string, 2>> values;  // [there, here]
-  std::vector<std::string> order;
-  for (const std::size_t side : {0, 1}) {
-    for (const ConfigValue& value : config_values(side == 0 ? there : here)) {
-      if (!value.counts) continue;
-      if (!values.contains(value.key)) order.push_back(value.key);
-      values[value.key][side] = value.value;
-    }
-  }
   std::vector<std::string> differing;
-  const auto shown = [](const std::string& value) { return value.empty() ? "not set" : value; };
-  for (const std::string& key : order) {
-    const auto& [in_there, in_here] = values[key];
-    if (in_there == in_here) continue;
-    differing.push_back(
-        fmt::format("{} ({} there, {} here)", key, shown(in_there), shown(in_here)));
+  for (const ChangedValue& value : changed_values(config_values(there), config_values(here))) {
+    if (!value.counts) continue;
+    differing.push_back(fmt::format("{} ({} there, {} here)", value.key, shown_value(value.a),
+                                    shown_value(value.b)));
   }
   const bool more = differing.size() > kMost;
   if (more) differing.resize(kMost);
   return fmt::format("{}{}", fmt::join(differing, ", "), more ? ", and others" : "");
 }
 
-std::string default_devices() { return cuda_device_count() > 0 ? "cuda:all" : "cpu:1"; }
+std::string devices_or_default(const std::string& asked) {
+  if (!asked.empty()) return asked;
+  return cuda_device_count() > 0 ? "cuda:all" : "cpu:1";
+}
 
 }  // namespace lockstep

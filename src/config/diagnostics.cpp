@@ -65,7 +65,7 @@ void Diagnostics::warning(const SourceSpan& where, const std::string& message) {
 void Diagnostics::throw_if_errors() const {
   if (errors_.empty()) return;
   std::vector<Entry> sorted = errors_;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Entry& a, const Entry& b) {
+  std::ranges::stable_sort(sorted, [](const Entry& a, const Entry& b) {
     const auto place = [](const Entry& entry) {  // what concerns the whole text comes last
       return std::tuple(entry.line == 0, entry.line, entry.column);
     };

@@ -48,7 +48,7 @@ void judge_normalization(const PixelOptions& data, Judged& judged) {
   };
   judge("data.mean", data.mean);
   judge("data.std", data.std);
-  if (*std::min_element(data.mean.begin(), data.mean.end()) < 0) {
+  if (*std::ranges::min_element(data.mean) < 0) {
     warn(judged, "data.mean",
          fmt::format("data.mean = [{}] is below all that RGB in 0..1 can be",
                      fmt::join(data.mean, ", ")),
@@ -111,7 +111,7 @@ void judge_augmentation(const DataOptions& data, Judged& judged) {
 
 void judge_class_weights(const std::string& key, const ClassWeights& weights, Judged& judged) {
   if (weights.empty() || weights.balanced) return;
-  const float most = *std::max_element(weights.begin(), weights.end());
+  const float most = *std::ranges::max_element(weights);
   if (most == 0) {
     refuse(judged, key, fmt::format("{} is 0 for every class: nothing is learnt", key),
            "leave it out, or give the classes that count a weight");

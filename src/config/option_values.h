@@ -16,12 +16,14 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <ranges>
 #include <sstream>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "core/words.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/options.h"
 #include "lockstep/data/dataset.h"
@@ -62,9 +64,7 @@ inline std::string expected(const std::string& what, const toml::node& node) {
 
 /// "local", "sync".
 inline std::string quoted_list(const Words& words) {
-  std::string list;
-  for (const std::string& word : words) list += (list.empty() ? "" : ", ") + quoted(word);
-  return list;
+  return joined(words | std::views::transform(quoted));
 }
 
 /// The number as the field has it. Throws ConfigError where it would be infinite, or 0 though it is
@@ -117,7 +117,7 @@ struct Codec<T> {
     const auto value = node.is_integer() ? node.value<std::int64_t>() : std::nullopt;
     if (!value || !contains(option.in, static_cast<double>(*value))) return false;
     const std::vector<int>& among = option.among;
-    if (!among.empty() && std::find(among.begin(), among.end(), *value) == among.end()) {
+    if (!among.empty() && std::ranges::find(among, *value) == among.end()) {
       return false;
     }
     field = static_cast<T>(*value);

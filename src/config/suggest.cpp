@@ -35,9 +35,8 @@ std::optional<std::string> nearest_word(std::string_view word, std::span<const s
     }
   }
   if (best || word.size() < 3) return best;
-  const auto completed =
-      std::find_if(known.begin(), known.end(),
-                   [&](const std::string& candidate) { return candidate.starts_with(word); });
+  const auto completed = std::ranges::find_if(
+      known, [&](const std::string& candidate) { return candidate.starts_with(word); });
   return completed == known.end() ? std::nullopt : std::optional(*completed);
 }
 

@@ -303,7 +303,7 @@ std::vector<fs::path> numbered_checkpoints(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder, missing)) {
     if (checkpoint_iteration(entry.path())) found.push_back(entry.path());
   }
-  std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
+  std::ranges::sort(found, [](const fs::path& a, const fs::path& b) {
     return *checkpoint_iteration(a) > *checkpoint_iteration(b);
   });
   return found;

@@ -20,8 +20,8 @@ Autotuner& tuner() { return Autotuner::of(Autotuner::default_file()); }
 /// "12 timed now, 30 known; kept in FILE".
 std::string describe_origins(const std::vector<Choice>& choices) {
   const auto count = [&](ChoiceOrigin origin) {
-    return std::count_if(choices.begin(), choices.end(),
-                         [&](const Choice& choice) { return choice.origin == origin; });
+    return std::ranges::count_if(choices,
+                                 [&](const Choice& choice) { return choice.origin == origin; });
   };
   std::vector<std::string> parts;
   if (const auto timed = count(ChoiceOrigin::kMeasured); timed > 0) {

@@ -72,9 +72,7 @@ std::string verdict_of(const StatisticsScores& scores) {
 
 const Evaluation* find_evaluation(const TrainSummary& run, EvalStats stats) {
   if (run.evaluation.eval_stats == stats) return &run.evaluation;
-  const auto found =
-      std::find_if(run.other_stats.begin(), run.other_stats.end(),
-                   [&](const Evaluation& other) { return other.eval_stats == stats; });
+  const auto found = std::ranges::find(run.other_stats, stats, &Evaluation::eval_stats);
   return found == run.other_stats.end() ? nullptr : &*found;
 }
 
@@ -107,9 +105,8 @@ std::optional<StatisticsScores> compare_statistics(std::span<const TrainSummary>
   scores.batch_score = mean([](const StatisticsScores& one) { return one.batch_score; });
   scores.running_loss = mean([](const StatisticsScores& one) { return one.running_loss; });
   scores.batch_loss = mean([](const StatisticsScores& one) { return one.batch_loss; });
-  const bool precise = std::all_of(all.begin(), all.end(), [](const StatisticsScores& one) {
-    return one.precise_score.has_value();
-  });
+  const bool precise = std::ranges::all_of(
+      all, [](const StatisticsScores& one) { return one.precise_score.has_value(); });
   scores.precise_score.reset();
   if (precise) {
     scores.precise_score = mean([](const StatisticsScores& one) { return *one.precise_score; });

@@ -51,8 +51,8 @@ bool threads_wait(const RankReport& rank) {
 
 template <typename Value>
 bool all_equal(std::span<const RankReport> ranks, Value RankReport::*value) {
-  return std::all_of(ranks.begin(), ranks.end(),
-                     [&](const RankReport& rank) { return rank.*value == ranks.front().*value; });
+  return std::ranges::all_of(
+      ranks, [&](const RankReport& rank) { return rank.*value == ranks.front().*value; });
 }
 
 bool is_plain(char c) {
@@ -138,7 +138,7 @@ std::string shell_word(const std::string& word) {
 }
 
 std::string format_ranks(std::span<const RankReport> ranks) {
-  const bool waits = std::any_of(ranks.begin(), ranks.end(), threads_wait);
+  const bool waits = std::ranges::any_of(ranks, threads_wait);
   std::string text = fmt::format("  {:>4}  {:<7} {:>12}", "rank", "device", "compute");
   if (waits) text += fmt::format(" {:>12} {:>12}", "bn wait", "exchange");
   text += fmt::format(" {:>12} {:>12}\n", "memory", "at most");

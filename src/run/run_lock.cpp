@@ -89,7 +89,7 @@ void RunLock::make_folders(const fs::path& root) {
        folder = folder.parent_path()) {
     missing.push_back(folder);
   }
-  std::reverse(missing.begin(), missing.end());
+  std::ranges::reverse(missing);
   for (const fs::path& folder : missing) {
     if (fs::create_directory(folder, error)) made_.push_back(folder);
     if (!error) continue;

@@ -41,7 +41,7 @@ Json confusion_json(const std::vector<std::int64_t>& confusion, std::size_t clas
 }
 
 Json spread_json(const std::vector<float>& values) {
-  const auto [min, max] = std::minmax_element(values.begin(), values.end());
+  const auto [min, max] = std::ranges::minmax_element(values);
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);
   return {{"min", *min}, {"mean", sum / static_cast<double>(values.size())}, {"max", *max}};
 }

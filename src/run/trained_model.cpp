@@ -7,10 +7,12 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <string_view>
 
 #include "backend/cpu_kernels.h"
 #include "core/json.h"
+#include "core/words.h"
 #include "data/normalize.h"
 #include "io/weight_files.h"
 #include "lockstep/core/check.h"
@@ -136,12 +138,8 @@ std::string names_in(const fs::path& folder, bool (*wanted)(const fs::path&)) {
   for (const auto& entry : fs::directory_iterator(folder, unreadable)) {
     if (wanted(entry.path())) found.push_back(entry.path().string());
   }
-  std::sort(found.begin(), found.end());
-  std::string names;
-  for (std::size_t i = 0; i < std::min(found.size(), kShown); ++i) {
-    names += concat(i == 0 ? "" : ", ", found[i]);
-  }
-  return names + (found.size() > kShown ? ", ..." : "");
+  std::ranges::sort(found);
+  return joined(found, kShown);
 }
 
 /// Of a folder without a checkpoint of its own: what to do instead.
@@ -243,13 +241,12 @@ ImportSummary load_from(const fs::path& file, const std::function<ImportSummary(
 void warn_of_passed_over(const fs::path& file, const TensorMap& tensors,
                          const ImportSummary& summary, std::vector<std::string>& warnings) {
   constexpr std::size_t kShown = 8;
-  std::string names;
-  for (std::size_t i = 0; i < std::min(summary.unexpected.size(), kShown); ++i) {
-    const std::string& name = summary.unexpected[i];
-    names += concat(i == 0 ? "" : ", ", name, " (", tensors.at(name).dtype, ")");
-  }
-  if (summary.unexpected.size() > kShown) names += ", ...";
-  if (names.empty()) return;
+  if (summary.unexpected.empty()) return;
+  const std::string names =
+      joined(summary.unexpected | std::views::transform([&](const std::string& name) {
+               return concat(name, " (", tensors.at(name).dtype, ")");
+             }),
+             kShown);
   warnings.push_back(concat(file.string(), ": passed over, since no weights: ", names));
 }
 
@@ -324,12 +321,12 @@ TrainedModel read_averaged_model(TrainedModelRequest request, int count) {
   const std::vector<fs::path> checkpoints = newest_numbered(request.target, count);
   std::optional<TrainedModel> newest;
   Sums sums;
-  std::string names;
+  std::vector<std::string> names;
   for (const fs::path& checkpoint : checkpoints) {
     request.target = checkpoint;
     TrainedModel model = read_trained_model(request);
     add_to(sums, model.weights);
-    names += concat(names.empty() ? "" : ", ", checkpoint.stem().string());
+    names.push_back(checkpoint.stem().string());
     if (!newest) newest = std::move(model);
   }
   for (const auto& [name, sum] : sums) {
@@ -337,7 +334,7 @@ TrainedModel read_averaged_model(TrainedModelRequest request, int count) {
     for (std::size_t i = 0; i < sum.size(); ++i) mean[i] = static_cast<float>(sum[i] / count);
     put(newest->weights, name, mean.data());
   }
-  newest->about["lockstep.averaged"] = names;
+  newest->about["lockstep.averaged"] = joined(names);
   return std::move(*newest);
 }
 

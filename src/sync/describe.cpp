@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/words.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -24,12 +25,7 @@ std::string describe(const SyncCall& call) {
 }
 
 std::string describe_ranks(std::span<const int> ranks) {
-  std::string text = ranks.size() == 1 ? "replica " : "replicas ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  return text;
+  return concat(ranks.size() == 1 ? "replica " : "replicas ", enumerated(ranks));
 }
 
 std::string describe(const std::exception_ptr& failure) {

@@ -219,7 +219,7 @@ void check_per_image(const EvalRequest& request) {
 
 EvalReport evaluate_checkpoint(const EvalRequest& request) {
   EvalReport report;
-  report.devices = request.devices.empty() ? default_devices() : request.devices;
+  report.devices = devices_or_default(request.devices);
   report.split = request.split;
   report.augmentation = request.augmentation;
   check_per_image(request);

@@ -76,7 +76,7 @@ struct EvalRequest {
   std::filesystem::path target;        // a run folder (its last checkpoint) or a checkpoint file
   std::filesystem::path config;        // empty: the run's config.toml
   std::vector<std::string> overrides;  // -s
-  std::string devices;                 // empty: default_devices()
+  std::string devices;                 // empty: the default
   const Tables* tables = &builtin_tables();
   std::string split = {};  // that data.val shall name; empty: as it is
   TestTimeAugmentation augmentation = {};

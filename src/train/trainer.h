@@ -22,7 +22,7 @@ struct TrainRequest {
   Config config;                      // bn.sync_layers names layers: see with_sync_layers
   std::vector<std::string> warnings;  // from load_config; logged at the start
   std::vector<std::string> notes;     // that are no warnings; logged at the start
-  std::string devices;                // DEVICES argument; empty: default_devices()
+  std::string devices;                // DEVICES argument; empty: the default
   std::filesystem::path output;       // the run folder; empty: <work_dir>/<name>/<time>-s<seed>
   std::filesystem::path init;         // weights to start from; empty: random from the seed
   std::optional<std::string>

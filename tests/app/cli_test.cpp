@@ -56,6 +56,8 @@ TEST_CASE("usage errors end with 2 and say what was meant") {
       {{"export", "onnx"}, "export: expected TARGET: "},
       {{"help", "trian"}, "unknown subcommand `trian`; did you mean `train`?"},
       {{"train", place.config, "--reume"}, "unexpected option `--reume`; did you mean `--resume`?"},
+      {{"train", "--hlep"}, "unexpected option `--hlep`; did you mean `--help`?"},
+      {{"eval", "--josn"}, "unexpected option `--josn`; did you mean `--json`?"},
       {{"train", place.config, "-d", "gpu:1"}, "unknown device kind 'gpu'"},
       {{"train", place.config, "-s", "bn.mod=sync"}, "did you mean `mode`?"},
       {{"train", place.config, "--seed", "x"},

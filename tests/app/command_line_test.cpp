@@ -115,7 +115,8 @@ TEST_CASE("options that would be ignored are refused") {
     CHECK(outcome.out.empty());
   }
   // Of a word that is not known the command says which are.
-  CHECK(contains(run_lockstep({"logs", "plto", run, "--csv", "a"}).err, "expected ls, show"));
+  CHECK(contains(run_lockstep({"logs", "plto", run, "--csv", "a"}).err,
+                 "ACTION: expected one of ls, show, tail, plot, export, got plto"));
 }
 
 TEST_CASE("values are refused with what was expected; an empty one is no default") {

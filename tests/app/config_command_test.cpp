@@ -32,6 +32,15 @@ TEST_CASE("config show says who says what; diff names what differs and whether r
   CHECK(contains(shown.out, "mode = \"local\""));
   const Outcome json = run_lockstep({"config", "show", a, "--json"});
   CHECK(Json::parse(json.out)[0]["key"] == "run.name");
+  // A default that says nothing beside the others is a value, too.
+  CHECK(contains(shown.out, "eval_own = true" + std::string(31, ' ') + "# default"));
+  const Outcome own = run_lockstep({"config", "diff", a, a, "-s", "run.eval_own=false"});
+  CHECK(own.out.empty());
+  fs::create_directory(folder.path() / "c");
+  const std::string without =
+      folder.write("c/a.toml", test::tiny_config("max_iters = 2\neval_own = false\n")).string();
+  CHECK(run_lockstep({"config", "diff", a, without}).out ==
+        "run.eval_own: true -> false  (results are the same)\n");
   const Outcome differ = run_lockstep({"config", "diff", a, b});
   CHECK(contains(differ.out, "bn.mode: \"local\" -> \"sync\"\n"));
   CHECK(contains(differ.out, "run.name: \"a\" -> \"b\"  (results are the same)"));

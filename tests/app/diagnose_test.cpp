@@ -125,7 +125,7 @@ TEST_CASE("diagnose refuses what it cannot do, with what was expected") {
   const std::string cpu = "cpu:1";
   refused({place.config, "-d", cpu, "--images-per-device", "8"}, 2,
           "compares at least two sets of them, 16 images, and there");
-  refused({place.config, "-d", cpu, "--images-per-device", "0"}, 2, "expected integers from 1");
+  refused({place.config, "-d", cpu, "--images-per-device", "0"}, 2, "expected an integer from 1");
   refused({place.config, "-d", cpu, "--images-per-device", "many"}, 2, "--images-per-device");
   refused({place.config, "-d", cpu, "--images", "1"}, 2, "--images: expected an integer from 2");
   refused({place.config, "-c", place.config}, 2, "is a configuration already");

@@ -247,8 +247,9 @@ TEST_CASE("export refuses what it cannot do, and says what to do") {
   check({"safetensors", run + "2", "-o", out}, 3, "there is no such run or checkpoint");
   check({"safetensors", run, "-o", out, "-s", "bn.eval_stats=precise"}, 2,
         "-s bn.eval_stats=device0, mean or pooled");
-  check({"safetensors", run, "-o", out, "--plain"}, 2, "--plain is for onnx");
-  check({"safetensors", run, "-o", out, "--outputs", "aux"}, 2, "--outputs is for onnx");
+  check({"safetensors", run, "-o", out, "--plain"}, 2,
+        "--plain goes with export onnx, not with export safetensors");
+  check({"safetensors", run, "-o", out, "--outputs", "aux"}, 2, "--outputs goes with export onnx");
   check({"onnx", run, "-o", out, "--outputs", "out,aux"}, 2, "no output 'aux'");
   for (const char* size : {"32", "32x", "x32", "32x32x3", "0x32", "32X32", "ax32"}) {
     check({"onnx", run, "-o", out, "--size", size}, 2, "expected height and width as 480x640");

@@ -48,6 +48,9 @@ TEST_CASE("runs are listed, read, drawn and exported, and TensorBoard's files ar
   const fs::path drawing = folder.path() / "loss.svg";
   const Outcome drawn = run_lockstep({"logs", "plot", run.string(), "--svg", drawing.string()});
   CHECK(drawn.out == drawing.string() + ": train/loss of 1 run\n");
+  const Outcome told =
+      run_lockstep({"logs", "plot", run.string(), "--svg", drawing.string(), "--json"});
+  CHECK(Json::parse(told.out)["runs"][0]["points"].size() == 4);
   const std::string svg = test::read_text(drawing);
   CHECK(svg.starts_with("<svg xmlns="));
   CHECK(contains(svg, ">" + run.string() + ", step 4: "));
@@ -202,9 +205,14 @@ TEST_CASE("what is exported replaces a file as a whole or not at all, and not wh
   CHECK(full.exit_code == 1);
   CHECK(contains(full.err, "cannot write /dev/full: No space left on device"));
 
+  const fs::path comparison = folder.path() / "compared";
+  fs::create_directory(comparison);
+  folder.write("compared/comparison.json", "{}");
   const std::string scalars = test::read_text(run / "scalars.json");
-  for (const fs::path& file : {run / "scalars.json", run / "ckpt/../config.toml",
-                               run / "ckpt/last.safetensors", run / "ckpt/other.csv"}) {
+  for (const fs::path& file :
+       {run / "scalars.json", run / "ckpt/../config.toml", run / "ckpt/last.safetensors",
+        run / "ckpt/other.csv", run / "data.tsv", run / "lock", run / "config.until_5.toml",
+        comparison / "comparison.md"}) {
     CAPTURE(file.string());
     const Outcome refused = export_to(file);
     CHECK(refused.exit_code == 2);

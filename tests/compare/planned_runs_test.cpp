@@ -52,6 +52,12 @@ TEST_CASE("plans: norms that stand in for sync run on the devices, and groups fi
   CHECK(plan.runs[0].request.config.bn.mode == BatchNormMode::kGroup);
   CHECK(plan.runs[0].request.config.bn.groups == 4);
   for (const PlannedRun& run : plan.runs) CHECK(run.placement == "cpu:2");
+  // What local and sync have in common on one device is of no interest to those that are neither.
+  request.devices = "cpu:1";
+  CHECK(describe(plan_comparison(request), 6).back() == "  " + describe_power(6));
+  request.modes = {"local", "sync"};
+  CHECK(
+      describe(plan_comparison(request), 6)[3].starts_with("  note: on one device local and sync"));
   request.modes = {"groups"};
   CHECK_THROWS_WITH_AS(plan_comparison(request), doctest::Contains("bn.mode"), ConfigError);
 }

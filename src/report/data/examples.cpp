@@ -125,7 +125,7 @@ std::vector<Example> predict_all(Predictors& predictors) {
 std::vector<std::size_t> order_by(const std::vector<double>& values) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
     return std::isfinite(values[a]) && !(values[b] >= values[a]);
   });
   return order;
@@ -207,8 +207,8 @@ double disagreement(const Examples& examples, const Example& example) {
     if (!examples.counts(example.truth.pixels[i])) continue;
     ++labelled;
     const Label first = example.predictions.front().pixels[i];
-    const bool same = std::all_of(example.predictions.begin(), example.predictions.end(),
-                                  [&](const LabelMap& map) { return map.pixels[i] == first; });
+    const bool same = std::ranges::all_of(
+        example.predictions, [&](const LabelMap& map) { return map.pixels[i] == first; });
     differing += same ? 0 : 1;
   }
   return labelled == 0 ? std::numeric_limits<double>::quiet_NaN()

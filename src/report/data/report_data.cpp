@@ -129,7 +129,7 @@ std::vector<fs::path> run_folders(const fs::path& folder) {
 std::vector<std::string> ReportData::modes() const {
   std::vector<std::string> modes;
   const auto add = [&](const std::string& mode) {
-    if (std::find(modes.begin(), modes.end(), mode) == modes.end()) modes.push_back(mode);
+    if (std::ranges::find(modes, mode) == modes.end()) modes.push_back(mode);
   };
   if (comparison) {
     for (const ModeResult& mode : comparison->modes) add(mode.mode);
@@ -166,10 +166,10 @@ ReportData read_report(const std::vector<fs::path>& folders, const Tables& table
   if (!data.comparison && !finished.empty()) data.comparison = compare_runs(finished);
   const std::vector<std::string> modes = data.modes();
   const auto place = [&](const RunRecord& run) {
-    return std::pair(std::find(modes.begin(), modes.end(), run.mode) - modes.begin(), run.seed);
+    return std::pair(std::ranges::find(modes, run.mode) - modes.begin(), run.seed);
   };
-  std::stable_sort(data.runs.begin(), data.runs.end(),
-                   [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  std::ranges::stable_sort(data.runs,
+                           [&](const auto& a, const auto& b) { return place(a) < place(b); });
   return data;
 }
 

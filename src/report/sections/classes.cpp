@@ -63,11 +63,11 @@ std::vector<std::size_t> drawn_classes(const std::vector<ClassRow>& rows) {
   std::vector<std::size_t> order(rows.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   if (rows.size() <= kMostClasses) return order;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
     return widest_gap(rows[a]) > widest_gap(rows[b]);
   });
   order.resize(kMostClasses);
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   return order;
 }
 

@@ -48,8 +48,7 @@ DataTable table_of(const std::vector<const RunRecord*>& runs, const CurveSource&
 }
 
 bool has_values(const std::vector<Point>& points) {
-  return std::any_of(points.begin(), points.end(),
-                     [](const Point& point) { return std::isfinite(point.value); });
+  return std::ranges::any_of(points, [](const Point& point) { return std::isfinite(point.value); });
 }
 
 Interval steps_of(const std::vector<const RunRecord*>& runs, const CurveSource& source) {

@@ -46,7 +46,7 @@ Label outcome_of(const Examples& examples, const Example& example, std::size_t p
   if (!examples.counts(truth)) return kIgnored;
   const auto right = [&](const LabelMap& map) { return map.pixels[pixel] == truth; };
   const auto& maps = example.predictions;
-  const auto count = std::count_if(maps.begin(), maps.end(), right);
+  const auto count = std::ranges::count_if(maps, right);
   if (count == 0) return kNoneRight;
   if (count == static_cast<std::ptrdiff_t>(maps.size())) return kAllRight;
   if (maps.size() != 2) return kSomeRight;

@@ -61,9 +61,8 @@ struct PlacedLine {
 std::vector<PlacedLine> placed(const Curve& curve) {
   std::vector<PlacedLine> lines;
   const auto of_kind = [&](bool flat) {
-    return static_cast<std::size_t>(
-        std::count_if(curve.lines.begin(), curve.lines.end(),
-                      [&](const CurveLine& line) { return line.flat == flat; }));
+    return static_cast<std::size_t>(std::ranges::count_if(
+        curve.lines, [&](const CurveLine& line) { return line.flat == flat; }));
   };
   std::size_t next[] = {0, 0};
   for (const CurveLine& line : curve.lines) {
@@ -127,8 +126,7 @@ DataTable table_of_cells(const Comparison& comparison) {
 
 Figure curve_figure(const Comparison& comparison) {
   const Curve& curve = *comparison.curve;
-  const bool flat = std::any_of(curve.lines.begin(), curve.lines.end(),
-                                [](const CurveLine& line) { return line.flat; });
+  const bool flat = std::ranges::any_of(curve.lines, &CurveLine::flat);
   Plot plot{fmt::format("{} over the images that share statistics, in %", comparison.score)};
   plot.x_label = fmt::format("images per device, of {} per step", curve.batch);
   plot.height = kHeight;

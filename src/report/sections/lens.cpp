@@ -4,7 +4,9 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <ranges>
 
+#include "core/words.h"
 #include "report/sections/sections.h"
 
 namespace lockstep {
@@ -46,8 +48,8 @@ struct Grid {
   std::vector<std::vector<double>> values;  // NaN: not logged
 
   bool any() const {
-    return std::any_of(values.begin(), values.end(), [](const auto& row) {
-      return std::any_of(row.begin(), row.end(), [](double value) { return value > 0; });
+    return std::ranges::any_of(values, [](const auto& row) {
+      return std::ranges::any_of(row, [](double value) { return value > 0; });
     });
   }
 };
@@ -64,7 +66,7 @@ Grid grid_of(const std::vector<const RunRecord*>& runs, const Measure& measure) 
   std::map<double, std::map<std::string, RunningMean>> cells;
   for (const RunRecord* run : runs) {
     for (const BatchNormDiagnostics& lens : run->lens) {
-      if (std::find(grid.layers.begin(), grid.layers.end(), lens.layer) == grid.layers.end()) {
+      if (std::ranges::find(grid.layers, lens.layer) == grid.layers.end()) {
         grid.layers.push_back(lens.layer);
       }
       cells[static_cast<double>(lens.step)][lens.layer].add(measure.value(lens));
@@ -147,19 +149,17 @@ std::string worst_layers(const Grid& grid) {
     const double last = grid.values[l].back();
     if (std::isfinite(last)) layers.emplace_back(last, grid.layers[l]);
   }
-  std::stable_sort(layers.begin(), layers.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::string text;
-  for (std::size_t i = 0; i < std::min(kNamedLayers, layers.size()); ++i) {
-    text += fmt::format("{}{} ({:.3g})", i == 0 ? "" : ", ", layers[i].second, layers[i].first);
-  }
-  return text;
+  std::ranges::stable_sort(layers, [](const auto& a, const auto& b) { return a.first > b.first; });
+  return joined(layers | std::views::take(kNamedLayers) |
+                std::views::transform([](const auto& layer) {
+                  return fmt::format("{} ({:.3g})", layer.second, layer.first);
+                }));
 }
 
 bool averaged(const ReportData& data) {
   const auto modes = data.modes();
-  return std::any_of(modes.begin(), modes.end(),
-                     [&](const std::string& mode) { return data.of_mode(mode).size() > 1; });
+  return std::ranges::any_of(
+      modes, [&](const std::string& mode) { return data.of_mode(mode).size() > 1; });
 }
 
 std::size_t most(const ReportData& data, const Measure& measure,

@@ -18,7 +18,7 @@ std::vector<std::string> all_keys(const ReportData& data) {
   std::vector<std::string> keys;
   for (const RunRecord& run : data.runs) {
     for (const auto& [key, value] : run.config) {
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+      if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
     }
   }
   return keys;
@@ -34,7 +34,7 @@ std::string listed(const std::vector<const RunRecord*>& runs, const std::string&
   std::vector<std::string> seen;
   for (const RunRecord* run : runs) {
     const std::string value = get(values_of(*run), key);
-    if (std::find(seen.begin(), seen.end(), value) == seen.end()) seen.push_back(value);
+    if (std::ranges::find(seen, value) == seen.end()) seen.push_back(value);
   }
   std::string text;
   for (const std::string& value : seen) text += (text.empty() ? "" : "; ") + value;
@@ -43,8 +43,8 @@ std::string listed(const std::vector<const RunRecord*>& runs, const std::string&
 
 bool differs(const ReportData& data, const std::string& key) {
   const std::string first = get(values_of(data.runs.front()), key);
-  return std::any_of(data.runs.begin(), data.runs.end(),
-                     [&](const RunRecord& run) { return get(values_of(run), key) != first; });
+  return std::ranges::any_of(
+      data.runs, [&](const RunRecord& run) { return get(values_of(run), key) != first; });
 }
 
 Markup code(const std::string& text) { return {"<code>" + escaped(text).text + "</code>"}; }
@@ -111,7 +111,7 @@ void add_files(const ReportData& data, Page& page) {
   }
   page.words(table);
   page.note(
-      "In each: config.toml (every key), scalars.json (losses and scores), timing.jsonl, "
+      "In each: config.toml (what it was told), scalars.json (losses and scores), timing.jsonl, "
       "events.jsonl (BatchNorm, devices, confusion matrices), env.json, run.log, ckpt/.");
 }
 

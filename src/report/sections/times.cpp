@@ -22,7 +22,7 @@ std::vector<const TrainSummary*> summaries(const ReportData& data, const std::st
 /// earlier versions do not say so themselves.
 bool shares_cores(const ReportData& data, const std::string& mode) {
   const std::vector<const RunRecord*> runs = data.of_mode(mode);
-  return std::any_of(runs.begin(), runs.end(), [](const RunRecord* run) {
+  return std::ranges::any_of(runs, [](const RunRecord* run) {
     const bool more = run->devices.starts_with("cpu") && run->cores > 0 && run->summary &&
                       run->summary->device_count > run->cores;
     return more || (run->summary && run->summary->shares_cores);
@@ -31,8 +31,8 @@ bool shares_cores(const ReportData& data, const std::string& mode) {
 
 bool any_shares_cores(const ReportData& data) {
   const std::vector<std::string> modes = data.modes();
-  return std::any_of(modes.begin(), modes.end(),
-                     [&](const std::string& mode) { return shares_cores(data, mode); });
+  return std::ranges::any_of(modes,
+                             [&](const std::string& mode) { return shares_cores(data, mode); });
 }
 
 std::string name_of_waiting(const ReportData& data) {
@@ -105,9 +105,8 @@ std::optional<Figure> devices_figure(const ReportData& data) {
     const auto runs = summaries(data, mode);
     if (runs.empty()) continue;
     const std::size_t ranks = runs.front()->ranks.size();
-    const bool equal = std::all_of(runs.begin(), runs.end(), [&](const TrainSummary* run) {
-      return run->ranks.size() == ranks;
-    });
+    const bool equal = std::ranges::all_of(
+        runs, [&](const TrainSummary* run) { return run->ranks.size() == ranks; });
     if (!equal || ranks < 2) continue;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       const auto part = [&](double StepTimes::*time) {

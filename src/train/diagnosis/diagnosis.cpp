@@ -222,7 +222,7 @@ std::vector<Batch> load_images(TrainLoader& loader, std::int64_t count) {
 }
 
 std::unique_ptr<DataParallel> replica_for(const Config& config, const DiagnosisRequest& request) {
-  const std::string text = request.device.empty() ? default_devices() : request.device;
+  const std::string text = devices_or_default(request.device);
   const std::vector<Device> devices{parse_devices(text).front()};
   begin_computing(config, devices);
   const int side = static_cast<int>(config.architecture().size_divisor) * 2;

@@ -19,7 +19,7 @@ struct DiagnosisRequest {
   Config config;
   /// Loaded as far as its names fit; empty: as a training begins.
   std::filesystem::path weights = {};
-  std::string device = {};  // one; empty: the first of default_devices()
+  std::string device = {};  // one; empty: the first of the default
   /// Empty: 1, 2, 4 and 8, but for those that there are too few images for.
   std::vector<std::int64_t> images_per_device = {};
   std::int64_t images = 0;  // to look at; 0: 64, or twice the most of images_per_device

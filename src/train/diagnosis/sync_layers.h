@@ -15,7 +15,7 @@
 namespace lockstep {
 
 /// All layers that take statistics in training, in the order of layers_apart with one image per
-/// device. `devices`: DEVICES, of which the first is used; empty: default_devices(). `init`: as
+/// device. `devices`: DEVICES, of which the first is used; empty: the default. `init`: as
 /// TrainRequest. Throws as diagnose.
 std::vector<std::string> rank_layers(const Config& config, const std::string& devices,
                                      const std::filesystem::path& init = {});

@@ -322,7 +322,7 @@ PredictReport predict_images(const PredictRequest& request) {
   report.task = model.architecture.task;
   report.classes = class_names(model.config.data);
   report.counts.resize(report.classes.size());
-  report.devices = request.devices.empty() ? default_devices() : request.devices;
+  report.devices = devices_or_default(request.devices);
   const std::vector<Device> devices = parse_devices(report.devices);
   report.iteration = model.iteration;
 

@@ -19,7 +19,7 @@ struct PredictRequest {
   std::filesystem::path target;        // a run folder (its last checkpoint) or a checkpoint file
   std::filesystem::path config;        // empty: the run's config.toml
   std::vector<std::string> overrides;  // -s
-  std::string devices;                 // empty: default_devices()
+  std::string devices;                 // empty: the default
   const Tables* tables = &builtin_tables();
   std::vector<std::filesystem::path> images;  // files and folders
   std::filesystem::path output;               // a folder, which need not be there
