@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "config/config_schema.h"
 #include "core/utf8.h"
+#include "core/words.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -95,16 +96,13 @@ std::vector<ChangedValue> changed_values(const std::vector<ConfigValue>& a,
 }
 
 std::string config_difference(const Config& there, const Config& here) {
-  constexpr std::size_t kMost = 3;
   std::vector<std::string> differing;
   for (const ChangedValue& value : changed_values(config_values(there), config_values(here))) {
     if (!value.counts) continue;
     differing.push_back(fmt::format("{} ({} there, {} here)", value.key, shown_value(value.a),
                                     shown_value(value.b)));
   }
-  const bool more = differing.size() > kMost;
-  if (more) differing.resize(kMost);
-  return fmt::format("{}{}", fmt::join(differing, ", "), more ? ", and others" : "");
+  return joined(differing, 3);
 }
 
 std::string devices_or_default(const std::string& asked) {

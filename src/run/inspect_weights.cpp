@@ -1,7 +1,6 @@
 #include "run/inspect_weights.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/words.h"
 #include "io/weight_files.h"
 #include "run/checkpoint.h"
 
@@ -102,12 +102,9 @@ void examine_layer(const TensorMap& tensors, const std::string& layer, Json& pro
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (illness.holds(values[i])) ill.push_back(i);
     }
-    const std::size_t count = ill.size();
-    ill.resize(std::min(count, kNamed));
-    if (count == 0) continue;
-    problems.push_back(fmt::format("{}: {} of {} ({}{}) have {}", layer, count, values.size(),
-                                   fmt::join(ill, ", "), count > kNamed ? ", ..." : "",
-                                   illness.says));
+    if (ill.empty()) continue;
+    problems.push_back(fmt::format("{}: {} of {} ({}) have {}", layer, ill.size(), values.size(),
+                                   joined(ill, kNamed), illness.says));
   }
 }
 

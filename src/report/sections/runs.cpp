@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -36,9 +37,7 @@ std::string listed(const std::vector<const RunRecord*>& runs, const std::string&
     const std::string value = get(values_of(*run), key);
     if (std::ranges::find(seen, value) == seen.end()) seen.push_back(value);
   }
-  std::string text;
-  for (const std::string& value : seen) text += (text.empty() ? "" : "; ") + value;
-  return text;
+  return fmt::format("{}", fmt::join(seen, "; "));
 }
 
 bool differs(const ReportData& data, const std::string& key) {
@@ -83,9 +82,7 @@ std::string of_all_runs(const ReportData& data, const std::string& key) {
     if (found != run.environment.end()) values.insert(found->second);
   }
   if (key == "time" && values.size() > 1) return *values.begin() + " to " + *values.rbegin();
-  std::string text;
-  for (const std::string& value : values) text += (text.empty() ? "" : "; ") + value;
-  return text;
+  return fmt::format("{}", fmt::join(values, "; "));
 }
 
 void add_environment(const ReportData& data, Page& page) {
