@@ -66,8 +66,9 @@ std::span<const StatSlot> Communicator::all_show(const SyncCall& call, const Sta
                  ", which it has not joined");
   LOCKSTEP_CHECK(call.layer != nullptr && call.channels >= 0, "replica ", rank_, " exchanges ",
                  call.channels, " channels of ", call.layer == nullptr ? "no layer" : call.layer);
-  LOCKSTEP_CHECK(local.count == 0 || local.data != nullptr, "replica ", rank_, " shows null for ",
-                 local.count, " rows of ", call.layer);
+  LOCKSTEP_CHECK(local.data != nullptr || local.parts == 0 || call.channels == 0, "replica ", rank_,
+                 " shows null for ", local.parts, " x 2 x ", call.channels, " numbers of ",
+                 call.layer, "; give the memory of its slot, also with a count of 0");
   const ProfiledRange range("exchange", call.channels);
   enter(to_string(call.direction), call.layer);
   leave_if_failed();

@@ -358,6 +358,11 @@ TEST_CASE("misuse of groups and barriers throws, and hangs nobody") {
            SyncGroup group(cpus(1));
            group.at(0).all_show({"x", Direction::kForward, 0, 4}, {5, nullptr});
          }},
+        {"statistics of no rows that are null",
+         [] {
+           SyncGroup group(cpus(1));
+           group.at(0).all_show({"x", Direction::kForward, 0, 4}, {0, nullptr});
+         }},
         {"statistics of negative channels",
          [] {
            SyncGroup group(cpus(1));

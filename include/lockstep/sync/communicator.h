@@ -50,8 +50,8 @@ class Communicator final {
   /// (one part with the transport "nccl"), with the ranks of its group in call.partition. Returns
   /// the slots of all ranks merged into one, where call.merge says how and they lie on the host;
   /// else one slot per rank of the group, in ascending rank order, for the consumer to merge in
-  /// this order (BatchNormForward::slots and the like). They are valid until this rank's next
-  /// exchange. Throws as Barrier::exchange.
+  /// this order (BatchNormForward::slots and the like), valid until this rank's next exchange.
+  /// Throws as Barrier::exchange, and Error where local.data is null, even with a count of 0.
   ///
   /// `meanwhile`: work of this rank that nobody else waits for, done once its statistics are handed
   /// in and before it waits for the others'; on a GPU it is issued there. Null: none. It is left
