@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -70,6 +71,32 @@ TEST_CASE("the clock decides once, for this process and for later ones") {
   for (const auto& file : fs::directory_iterator(path.parent_path())) {
     CHECK(file.path().extension() != ".tmp");
   }
+}
+
+TEST_CASE("a file is read again when another process has written it, and not before") {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "autotune.json";
+  Autotuner own(path), other(path);
+  Question{"cpu", "conv", "a"}.ask(own);
+  Question later{"cpu", "pool", "a"};
+  later.ask(other);
+  CHECK(later.ask(own) == "a");
+  CHECK(own.choices().back().origin == ChoiceOrigin::kFile);
+
+  // Another choice in the file as it is, which nobody writes and nothing tells.
+  Autotuner third(path);
+  Question{"cpu", "conv", "b"}.ask(third);
+  const fs::file_time_type written = fs::last_write_time(path);
+  std::string text = read_json(path).dump(1) + '\n';
+  const std::size_t choice = text.find("\"choice\": \"a\"", text.find("\"pool\""));
+  REQUIRE(choice != std::string::npos);
+  text[choice + 11] = 'b';
+  std::fstream(path, std::ios::in | std::ios::out) << text;
+  fs::last_write_time(path, written);
+  CHECK(Question{"cpu", "pool", "b"}.ask(third) == "a");
+  fs::last_write_time(path, written + std::chrono::seconds(1));
+  Autotuner fourth(path);
+  CHECK(Question{"cpu", "pool", "a"}.ask(fourth) == "b");
 }
 
 TEST_CASE("a choice that this build cannot use is made anew and replaced") {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
+#include <tuple>
 
 #include "core/home_path.h"
 #include "io/atomic_file.h"
@@ -100,22 +102,56 @@ double milliseconds_of(const std::string& name, const Measurement& measured) {
   return 0;
 }
 
-/// Keeps what was measured, unless another process has kept something usable since: the first one
-/// counts, and is returned.
-Kept settle(const fs::path& path, const ChoiceRequest& request, const Measurement& measured,
-            bool& kept) {
-  std::error_code ignored;
-  fs::create_directories(path.parent_path(), ignored);
-  const FileLock lock(path.string() + ".lock");
-  Json choices = read_choices(path);
-  const auto other = find_in(choices, request.machine, request.problem);
-  if (other && request.usable(other->chosen)) return *other;
-  insert(choices, request, measured);
-  kept = write_choices(path, choices) && kept;
-  return {measured.fastest, milliseconds_of(measured.fastest, measured)};
+/// Which file lies there, and as it was written when: writers put a new one in its place. Nothing
+/// where none is.
+using FileState = std::optional<std::tuple<ino_t, off_t, time_t, long>>;
+
+FileState state_of(const fs::path& path) {
+  struct stat file {};
+  if (stat(path.c_str(), &file) != 0) return std::nullopt;
+  return FileState({file.st_ino, file.st_size, file.st_mtim.tv_sec, file.st_mtim.tv_nsec});
 }
 
 }  // namespace
+
+/// The file's choices. They are parsed again only where the file has changed: a network has a
+/// hundred problems for each size of its images, and the file thousands.
+class Autotuner::ChoiceFile {
+ public:
+  explicit ChoiceFile(const fs::path& path) : path_(path) {}
+
+  std::optional<Kept> find(const ChoiceRequest& request) {
+    const FileState present = state_of(path_);
+    if (!present || present != state_) choices_ = read_choices(path_);
+    state_ = present;
+    return find_in(choices_, request.machine, request.problem);
+  }
+
+  /// Keeps what was measured, unless another process has kept something usable since: the first one
+  /// counts, and is returned.
+  Kept settle(const ChoiceRequest& request, const Measurement& measured, bool& kept) {
+    std::error_code ignored;
+    fs::create_directories(path_.parent_path(), ignored);
+    const FileLock lock(path_.string() + ".lock");
+    const auto other = find(request);
+    if (other && request.usable(other->chosen)) return *other;
+    insert(choices_, request, measured);
+    const bool written = write_choices(path_, choices_);
+    if (written) state_ = state_of(path_);
+    kept = written && kept;
+    return {measured.fastest, milliseconds_of(measured.fastest, measured)};
+  }
+
+ private:
+  const fs::path path_;
+  FileState state_;  // of what was parsed
+  Json choices_ = Json::object();
+};
+
+Autotuner::Autotuner(fs::path file)
+    : file_(std::move(file)), kept_(std::make_unique<ChoiceFile>(file_)) {}
+
+Autotuner::~Autotuner() = default;
 
 const char* to_string(ChoiceOrigin origin) {
   switch (origin) {
@@ -189,7 +225,7 @@ Choice Autotuner::decide(const ChoiceRequest& request) {
   };
   if (request.forced) return answer(ChoiceOrigin::kForced, {*request.forced});
   if (file_.empty()) return answer(ChoiceOrigin::kRule, {request.rule()});
-  const auto kept = find_in(read_choices(file_), request.machine, request.problem);
+  const auto kept = kept_->find(request);
   if (kept && request.usable(kept->chosen)) return answer(ChoiceOrigin::kFile, *kept);
   if (!request.measure) return answer(ChoiceOrigin::kRule, {request.rule()});
   const auto measured = std::count_if(choices_.begin(), choices_.end(), [](const Choice& choice) {
@@ -199,7 +235,7 @@ Choice Autotuner::decide(const ChoiceRequest& request) {
   const Measurement found = request.measure();
   clear_progress();
   if (found.milliseconds.empty()) return answer(ChoiceOrigin::kRule, {found.fastest});
-  return answer(ChoiceOrigin::kMeasured, settle(file_, request, found, all_kept_));
+  return answer(ChoiceOrigin::kMeasured, kept_->settle(request, found, all_kept_));
 }
 
 std::vector<Choice> Autotuner::choices() const {

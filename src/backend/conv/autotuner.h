@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -63,7 +64,8 @@ struct ChoiceRequest {
 class Autotuner {
  public:
   /// `file` empty: nothing is timed, and rules decide.
-  explicit Autotuner(std::filesystem::path file) : file_(std::move(file)) {}
+  explicit Autotuner(std::filesystem::path file);
+  ~Autotuner();
 
   /// The process's own for this file.
   static Autotuner& of(const std::filesystem::path& file);
@@ -93,10 +95,12 @@ class Autotuner {
   bool all_kept() const;
 
  private:
+  class ChoiceFile;
   Choice decide(const ChoiceRequest& request);
 
   const std::filesystem::path file_;
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // of all below
+  const std::unique_ptr<ChoiceFile> kept_;
   std::vector<Choice> choices_;
   std::set<std::pair<std::string, std::string>> unmeasured_;  // answered by rule: nobody could time
   bool all_kept_ = true;

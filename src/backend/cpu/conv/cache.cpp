@@ -6,18 +6,20 @@
 
 namespace lockstep {
 
+ConvCache::Problem ConvCache::problem_of(const ConvGeometry& g, const Shape& input) {
+  return {g.in_channels, g.out_channels, g.kernel_h,    g.kernel_w,      g.stride_h, g.stride_w,
+          g.padding_h,   g.padding_w,    g.dilation_h,  g.dilation_w,    g.groups,   input.rank(),
+          input.batch(), input.height(), input.width(), input.channels()};
+}
+
 const ConvEngine& ConvCache::engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
                                     DType dtype) {
   const Shape image = input.with_batch(1);
-  for (const Choice& choice : choices_) {
-    if (choice.pass == pass && choice.dtype == dtype && choice.image == image &&
-        choice.geometry == geometry) {
-      return *choice.engine;
-    }
-  }
+  const std::tuple key{problem_of(geometry, image), pass, dtype};
+  if (const auto known = choices_.find(key); known != choices_.end()) return *known->second;
   geometry.check();
   const ConvEngine& engine = choose_conv_engine(geometry, image, pass, dtype);
-  choices_.push_back({geometry, image, pass, dtype, &engine});
+  choices_.emplace(key, &engine);
   return engine;
 }
 
@@ -26,15 +28,11 @@ Convolution& ConvCache::get(const ConvGeometry& geometry, const Shape& input, Co
   // oneDNN asks OpenMP how many threads the calling thread may use, when it creates a primitive and
   // when it runs one; another backend of this thread may have asked for another number.
   omp_set_num_threads(threads);
-  for (const Use& use : uses_) {
-    if (use.pass == pass && use.engine == &engine && use.input == input &&
-        use.geometry == geometry) {
-      return *use.convolution;
-    }
-  }
+  const std::tuple key{problem_of(geometry, input), pass, &engine};
+  if (const auto known = uses_.find(key); known != uses_.end()) return *known->second;
   Convolution& convolution = find_or_make(geometry, input, engine, threads);
   convolution.prepare(pass);
-  uses_.push_back({geometry, input, pass, &engine, &convolution});
+  uses_.emplace(key, &convolution);
   return convolution;
 }
 

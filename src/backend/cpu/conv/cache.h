@@ -1,7 +1,10 @@
 #pragma once
 // The convolutions that a backend has made.
 
+#include <array>
+#include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "backend/cpu/conv/convolution.h"
@@ -9,7 +12,8 @@
 
 namespace lockstep {
 
-/// The convolutions of one backend: a few dozen at most, so that a linear search is enough.
+/// The convolutions of one backend: a few dozen of a training, and as many more for every size of
+/// the images that it evaluates.
 class ConvCache {
  public:
   /// The choice for tensors of this type. REQUIRES: the batch is not empty.
@@ -27,28 +31,15 @@ class ConvCache {
     const ConvEngine* engine;
     std::unique_ptr<Convolution> convolution;
   };
-  /// The choice for a pass over images of one shape.
-  struct Choice {
-    ConvGeometry geometry;
-    Shape image;
-    ConvPass pass;
-    DType dtype;
-    const ConvEngine* engine;
-  };
-  /// Which entry serves a pass at one input shape.
-  struct Use {
-    ConvGeometry geometry;
-    Shape input;
-    ConvPass pass;
-    const ConvEngine* engine;
-    Convolution* convolution;
-  };
+  /// The numbers of a geometry and of an input's shape.
+  using Problem = std::array<std::int64_t, 16>;
+  static Problem problem_of(const ConvGeometry& geometry, const Shape& input);
   Convolution& find_or_make(const ConvGeometry& geometry, const Shape& input,
                             const ConvEngine& engine, int threads);
 
-  std::vector<Choice> choices_;
   std::vector<Entry> entries_;
-  std::vector<Use> uses_;
+  std::map<std::tuple<Problem, ConvPass, DType>, const ConvEngine*> choices_;  // by one image
+  std::map<std::tuple<Problem, ConvPass, const ConvEngine*>, Convolution*> uses_;
 };
 
 }  // namespace lockstep
