@@ -281,7 +281,8 @@ Measured check_loss(const LossCase& c, const std::vector<Device>& devices) {
                     .model = linear,
                     .input = {kLossSamples, kLossPositions, kLossFeatures},
                     .losses = {{"out", c.loss}},
-                    .optimizer = Sgd{.momentum = 0.5F, .weight_decay = 0}});
+                    .optimizer = Sgd{.momentum = 0.5F, .weight_decay = 0},
+                    .backend = {.tf32 = false}});
   net.train_step(c.batch, 0, 0.0F);
   const Floats grads = net.optimizer_state().slots.at("momentum_buffer");
   TensorMap weights = net.state_dict();

@@ -159,7 +159,8 @@ Measured check_evaluation(const std::vector<Device>& several) {
   DataParallel net(small_training(several, SyncBatchNorm()));
   train(net);
   const DataParallel::EvalResult result = evaluate(net);
-  Predictor predictor(small_net, net.state_dict(), {.device = several.front()});
+  Predictor predictor(small_net, net.state_dict(),
+                      {.device = several.front(), .backend = {.tf32 = false}});
   std::vector<std::int64_t> confusion(kClasses * kClasses);
   double loss = 0, valid = 0;
   for (std::uint64_t index = 0; index < 3; ++index) {

@@ -94,8 +94,9 @@ struct Predictor::Impl {
   };
 
   Impl(Model&& model, const TensorMap& state_dict, const PredictorOptions& options)
-      : backend(
-            make_backend(options.device, options.threads == 0 ? host_threads() : options.threads)),
+      : backend(make_backend(options.device,
+                             options.threads == 0 ? host_threads() : options.threads,
+                             options.backend)),
         run({.model = std::move(model), .norm = options.norm, .output = options.output}),
         weights(state_dict) {}
 

@@ -5,6 +5,7 @@
 
 #include "checks/checks.h"
 #include "cuda/fake_runtime.h"
+#include "cuda/tf32_problems.h"
 #include "lockstep/cuda.h"
 
 namespace lockstep::test {
@@ -26,7 +27,9 @@ void check_all(const std::vector<Device>& devices) {
 
 TEST_CASE("selftest: every check is ok on GPUs") {
   fake_runtime::use({.devices = 2});
+  const std::int64_t rounded = tf32_problems();
   check_all({{DeviceKind::kCuda, 0, 0}, {DeviceKind::kCuda, 1, 0}});
+  CHECK(tf32_problems() == rounded);  // its tolerances are those of fp32
 }
 
 }  // namespace

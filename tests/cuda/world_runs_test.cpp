@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include "cuda/fake_runtime.h"
+#include "cuda/tf32_problems.h"
 #include "cuda/tiny_run.h"
 #include "support/thread_world.h"
+#include "train/evaluator.h"
 
 namespace lockstep::test {
 namespace {
@@ -37,6 +39,27 @@ TEST_CASE("GPU world: a run leaves the files of one process, and goes on from th
     CHECK(read_text(other.checkpoint("last")) == read_text(whole.checkpoint("last")));
   }
   CHECK(read_text(spread.log()).find("transport host") != std::string::npos);
+}
+
+TEST_CASE("evaluations round to TF32 where run.tf32 says so, by views of the images, too") {
+  fake_runtime::use({.devices = 1});
+  const TemporaryFolder folder;
+  train(request(folder, "run", {"run.tf32=false", "run.max_iters=1", "data.size=[24, 16]"}));
+  const auto rounds = [&](const TestTimeAugmentation& augmentation, const char* tf32) {
+    const std::int64_t before = tf32_problems();
+    EvalRequest request;
+    request.target = folder.path() / "run";
+    request.overrides = {tf32};
+    request.devices = "cuda:0";
+    request.augmentation = augmentation;
+    evaluate_checkpoint(request);
+    return tf32_problems() > before;
+  };
+  for (const bool flip : {false, true}) {
+    CAPTURE(flip);
+    CHECK_FALSE(rounds(augmentation_of(flip, ""), "run.tf32=false"));
+    CHECK(rounds(augmentation_of(flip, ""), "run.tf32=true"));
+  }
 }
 
 }  // namespace

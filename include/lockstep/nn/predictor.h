@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/backend/backend.h"
 #include "lockstep/core/device.h"
 #include "lockstep/io/weights.h"
 #include "lockstep/nn/model.h"
@@ -15,10 +16,11 @@
 namespace lockstep {
 
 struct PredictorOptions {
-  Device device = {};          // the processor
-  int threads = 0;             // host threads of a CPU device; 0: all (host_threads)
-  std::string output = "out";  // of the model's
-  NormLayer norm = {};         // what the model is given, as in training; its eps counts, say
+  Device device = {};           // the processor
+  int threads = 0;              // host threads of a CPU device; 0: all (host_threads)
+  std::string output = "out";   // of the model's
+  NormLayer norm = {};          // what the model is given, as in training; its eps counts, say
+  BackendOptions backend = {};  // how the device computes
 };
 
 /// The outputs of the network for a batch. Valid until the next call.

@@ -54,7 +54,9 @@ class ModePredictor {
   ModePredictor(const RunRecord& run, const Tables& tables)
       : model_(read_trained_model({run.folder, {}, {}, {}, &tables})),
         predictor_(model_.architecture.model, model_.weights,
-                   {.device = device_of(run), .norm = NormLayer(model_.config.bn)}) {}
+                   {.device = device_of(run),
+                    .norm = NormLayer(model_.config.bn),
+                    .backend = {.tf32 = model_.config.run.tf32}}) {}
 
   const TrainedModel& model() const { return model_; }
   int channels() const { return model_.config.data.channels; }

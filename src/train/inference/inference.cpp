@@ -60,7 +60,10 @@ class InferenceDevice {
 InferenceDevice::InferenceDevice(const TrainedModel& model, const Device& device, int threads,
                                  std::size_t scales)
     : model_(model),
-      options_{.device = device, .threads = threads, .norm = NormLayer(model.config.bn)},
+      options_{.device = device,
+               .threads = threads,
+               .norm = NormLayer(model.config.bn),
+               .backend = {.tf32 = model.config.run.tf32}},
       scales_(scales),
       thread_(start_thread<std::thread>("for a device", [this] { serve(); })) {}
 
