@@ -155,18 +155,19 @@ const Context& CudaBackend::prepared_context(bool sums_by_image) {
   own.scratch = [this](std::size_t bytes) { return kernel_scratch_.get(bytes); };
   own.sums = [this](std::size_t bytes) { return sums_.get(bytes); };
   own.sums_by_image = sums_by_image;
-  own.enter = [ordinal = device_.ordinal] { check_cuda(cudaSetDevice(ordinal), "cudaSetDevice"); };
+  own.enter = [ordinal = device_.ordinal] { make_current(ordinal); };
   return own;
 }
 
 CudaBackend::~CudaBackend() {
+  static_cast<void>(cudaSetDevice(device_.ordinal));
   static_cast<void>(cudaStreamSynchronize(staging_stream_.get()));
   static_cast<void>(cudaStreamSynchronize(stream_.get()));
 }
 
 void CudaBackend::upload(const Tensor& destination, const void* source) {
   check_transfer(destination, source);
-  const DeviceGuard guard(device_.ordinal);
+  make_current(device_.ordinal);
   uploads_.upload(destination.data, source, dense_bytes(destination));
   follow_no_kernel();
 }
@@ -175,7 +176,7 @@ void CudaBackend::download(void* destination, const Tensor& source) {
   check_transfer(source, destination);
   const std::size_t bytes = dense_bytes(source);
   if (bytes == 0) return;
-  const DeviceGuard guard(device_.ordinal);
+  make_current(device_.ordinal);
   const HostWaits::Wait wait(*waits());  // where the destination is not pinned
   follow_no_kernel();
   check_cuda(
@@ -185,14 +186,14 @@ void CudaBackend::download(void* destination, const Tensor& source) {
 
 void CudaBackend::stage(const Tensor& staged, const void* source) {
   check_transfer(staged, source);
-  const DeviceGuard guard(device_.ordinal);
+  make_current(device_.ordinal);
   taken_.make_wait(staging_stream_.get());
   staging_uploads_.upload(staged.data, source, dense_bytes(staged));
   staged_.record(staging_stream_.get());
 }
 
 void CudaBackend::take_staged(const Tensor& staged, const Tensor& destination) {
-  const DeviceGuard guard(device_.ordinal);
+  make_current(device_.ordinal);
   wait_for(staged_);
   copy(staged, destination, false);
   taken_.record(stream_.get());
@@ -209,7 +210,7 @@ std::unique_ptr<Offload> CudaBackend::make_offload(std::span<const Tensor> tenso
 }
 
 void CudaBackend::synchronize() {
-  const DeviceGuard guard(device_.ordinal);
+  make_current(device_.ordinal);
   done_.record(stream_.get());
   waits()->wait_for(done_);
 }

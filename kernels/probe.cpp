@@ -40,7 +40,7 @@ Diagnostic cudnn() {
 }
 
 Diagnostic device(int ordinal) {
-  const DeviceGuard guard(ordinal);
+  make_current(ordinal);
   std::size_t free = 0;
   std::size_t total = 0;
   const std::string topic = concat("cuda:", ordinal);

@@ -81,7 +81,7 @@ CudnnConvolutions::CudnnConvolutions(int ordinal, const Context& context, Convol
 CudnnConvolutions::~CudnnConvolutions() = default;
 
 CudnnConvolutions::Handle CudnnConvolutions::make_handle(int ordinal, Stream stream) {
-  const DeviceGuard guard(ordinal);
+  make_current(ordinal);
   cudnnHandle_t made = nullptr;
   check_cudnn(cudnnCreate(&made), "cudnnCreate");
   Handle handle(made, DestroyHandle{ordinal});
@@ -90,12 +90,8 @@ CudnnConvolutions::Handle CudnnConvolutions::make_handle(int ordinal, Stream str
 }
 
 void CudnnConvolutions::DestroyHandle::operator()(cudnnContext* handle) const {
-  try {
-    const DeviceGuard guard(ordinal);
-    cudnnDestroy(handle);
-  } catch (const Error&) {
-    cudnnDestroy(handle);  // the device is lost: there is nothing better to do
-  }
+  static_cast<void>(cudaSetDevice(ordinal));  // fails where the device is lost
+  cudnnDestroy(handle);
 }
 
 // --- the passes ---

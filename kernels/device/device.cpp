@@ -26,7 +26,7 @@ bool enable_access(int device, int peer) {
   int possible = 0;
   check_cuda(cudaDeviceCanAccessPeer(&possible, device, peer), "cudaDeviceCanAccessPeer");
   if (possible == 0) return false;
-  const DeviceGuard guard(device);
+  make_current(device);
   const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
   if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers) {
     static_cast<void>(cudaGetLastError());  // expected: no later call is to find it
@@ -133,20 +133,7 @@ bool have_link(int device, int peer) {
   return native_atomics != 0;
 }
 
-DeviceGuard::DeviceGuard(int ordinal) {
-  check_cuda(cudaGetDevice(&previous_), "cudaGetDevice");
-  if (previous_ == ordinal) {
-    previous_ = -1;  // nothing to restore
-    return;
-  }
-  check_cuda(cudaSetDevice(ordinal), "cudaSetDevice");
-}
-
-// What a destructor calls may fail after an error of the device, or while the process ends: there
-// is nobody left to tell.
-DeviceGuard::~DeviceGuard() {
-  if (previous_ >= 0) static_cast<void>(cudaSetDevice(previous_));
-}
+void make_current(int ordinal) { check_cuda(cudaSetDevice(ordinal), "cudaSetDevice"); }
 
 void ReleaseStream::operator()(CUstream_st* stream) const {
   static_cast<void>(cudaStreamDestroy(stream));
@@ -157,7 +144,7 @@ void ReleaseEvent::operator()(CUevent_st* event) const {
 void ReleasePinned::operator()(void* memory) const { static_cast<void>(cudaFreeHost(memory)); }
 
 StreamOwner::StreamOwner(int ordinal) {
-  const DeviceGuard guard(ordinal);
+  make_current(ordinal);
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
              "cudaStreamCreateWithFlags");
@@ -165,7 +152,7 @@ StreamOwner::StreamOwner(int ordinal) {
 }
 
 Event::Event(int ordinal, Kind kind) {
-  const DeviceGuard guard(ordinal);
+  make_current(ordinal);
   cudaEvent_t event = nullptr;
   check_cuda(cudaEventCreateWithFlags(&event, flags_of(kind)), "cudaEventCreateWithFlags");
   event_.reset(event);
@@ -192,7 +179,7 @@ float Event::milliseconds_until(const Event& end) const {
 }
 
 PinnedMemory::PinnedMemory(int ordinal, std::size_t bytes) : bytes_(bytes) {
-  const DeviceGuard guard(ordinal);
+  make_current(ordinal);
   void* memory = nullptr;
   check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
              "cudaHostAlloc");

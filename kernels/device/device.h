@@ -55,17 +55,10 @@ class PeerAccess {
 /// link alone does all atomic operations.
 bool have_link(int device, int peer);
 
-/// Makes a device the thread's current one for the life time of the object.
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int ordinal);
-  ~DeviceGuard();
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
-
- private:
-  int previous_ = 0;
-};
+/// Makes a device the thread's current one until another one is made so. Nobody goes back to the
+/// one before: a thread that has chosen none is on device 0, and to choose it puts the driver's
+/// memory for this process there, on a GPU that the run may not use and that may be full.
+void make_current(int ordinal);
 
 struct ReleaseStream {
   void operator()(CUstream_st* stream) const;

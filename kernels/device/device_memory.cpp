@@ -12,12 +12,9 @@ constexpr std::size_t kAlignment = 256;  // of cudaMalloc
 
 /// After the device has done what may still use the memory. A failure has nobody to be told to.
 void release(int ordinal, void* memory) {
-  int previous = 0;
-  static_cast<void>(cudaGetDevice(&previous));
   static_cast<void>(cudaSetDevice(ordinal));
   static_cast<void>(cudaDeviceSynchronize());
   static_cast<void>(cudaFree(memory));
-  static_cast<void>(cudaSetDevice(previous));
 }
 
 bool is_capturing(Stream stream) {
@@ -35,7 +32,7 @@ DeviceMemory::DeviceMemory(int ordinal, HostWaits& waits, Stream stream)
       allocated_(std::make_shared<AllocationCount>()) {}
 
 Storage DeviceMemory::allocate(std::size_t bytes) {
-  const DeviceGuard guard(ordinal_);
+  make_current(ordinal_);
   const std::size_t rounded =
       std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   void* data = nullptr;

@@ -40,10 +40,13 @@ PinnedReadback::PinnedReadback(int ordinal, HostWaits& waits, Stream stream,
   }
 }
 
-PinnedReadback::~PinnedReadback() { static_cast<void>(cudaStreamSynchronize(stream_)); }
+PinnedReadback::~PinnedReadback() {
+  static_cast<void>(cudaSetDevice(ordinal_));
+  static_cast<void>(cudaStreamSynchronize(stream_));
+}
 
 void PinnedReadback::start(int slot) {
-  const DeviceGuard guard(ordinal_);
+  make_current(ordinal_);
   check_cuda(cudaMemcpyAsync(at(slot).memory.data(), source_.data, dense_bytes(source_),
                              cudaMemcpyDeviceToHost, stream_),
              "cudaMemcpyAsync from the device");
@@ -52,7 +55,7 @@ void PinnedReadback::start(int slot) {
 }
 
 const void* PinnedReadback::wait(int slot) {
-  const DeviceGuard guard(ordinal_);
+  make_current(ordinal_);
   waits_.wait_for(at(slot).copied);
   return at(slot).memory.data();
 }
@@ -70,14 +73,17 @@ PinnedOffload::PinnedOffload(int ordinal, Stream stream, std::function<void(cons
   }
 }
 
-PinnedOffload::~PinnedOffload() { static_cast<void>(cudaStreamSynchronize(copies_.get())); }
+PinnedOffload::~PinnedOffload() {
+  static_cast<void>(cudaSetDevice(ordinal_));
+  static_cast<void>(cudaStreamSynchronize(copies_.get()));
+}
 
 void PinnedOffload::send(int tensor) { copy(at(tensor), true); }
 void PinnedOffload::fetch(int tensor) { copy(at(tensor), false); }
 
 // Copies are done in their order: memory is not filled again before what lay there has left.
 void PinnedOffload::copy(Place& place, bool to_host) {
-  const DeviceGuard guard(ordinal_);
+  make_current(ordinal_);
   issued_.record(stream_);
   issued_.make_wait(copies_.get());
   void* host = place.memory.data();
@@ -90,7 +96,7 @@ void PinnedOffload::copy(Place& place, bool to_host) {
 }
 
 void PinnedOffload::wait(int tensor) {
-  const DeviceGuard guard(ordinal_);
+  make_current(ordinal_);
   wait_for_(at(tensor).copied);
 }
 

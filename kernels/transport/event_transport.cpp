@@ -61,7 +61,7 @@ class EventTransport final : public GpuTransport {
   }
 
   StatPost post(const SyncCall& call, const Group& group, const StatSlot& local) override {
-    const DeviceGuard guard(ordinal());
+    make_current(ordinal());
     own_ = local;
     StatSlot shown = local;
     if (host_slots_ != nullptr && local.data != nullptr && !is_reached_by(group)) {
@@ -80,7 +80,7 @@ class EventTransport final : public GpuTransport {
     if (!joins(call.partition, handles)) return;
     // Ranks may be busy with what they do meanwhile.
     const auto turn = first.captured ? graph_->take_turn() : std::unique_lock<std::mutex>();
-    const DeviceGuard guard(ordinal());
+    make_current(ordinal());
     std::unique_ptr<Join>& join = events_[static_cast<std::size_t>(call.partition)]->join;
     if (join == nullptr) join = std::make_unique<Join>(ordinal());
     for (void* const handle : handles) written(handle).event.make_wait(join->stream.get());
@@ -98,7 +98,7 @@ class EventTransport final : public GpuTransport {
   std::span<const StatSlot> receive(const SyncCall&, const Group& group,
                                     const StatPosts& posts) override {
     take_turn();
-    const DeviceGuard guard(ordinal());
+    make_current(ordinal());
     slots_.assign(posts.slots.begin(), posts.slots.end());
     const auto own = static_cast<std::size_t>(group.rank);
     slots_[own] = own_;
@@ -202,7 +202,7 @@ class EventRecorder final : public Recorder {
       : transport_(transport), graph_(transport.graph()), own_(own) {}
 
   void record(const std::function<void()>& issue) override {
-    const DeviceGuard guard(transport_.ordinal());
+    make_current(transport_.ordinal());
     if (master()) graph_.begin(stream());
     const Abandon abandon{*this};
     own_.meet("the begin of a recording");
@@ -218,7 +218,7 @@ class EventRecorder final : public Recorder {
 
   void replay() override {
     own_.enter("replay", "the recorded step");
-    const DeviceGuard guard(transport_.ordinal());
+    make_current(transport_.ordinal());
     if (!master()) graph_.arrive(own_.rank(), stream());
     own_.meet("the recorded step");
     if (master()) graph_.launch(stream());

@@ -18,7 +18,7 @@ class GpuHostTransport final : public GpuTransport {
   bool on_host() const override { return true; }
 
   StatPost post(const SyncCall& call, const Group& group, const StatSlot& local) override {
-    const DeviceGuard guard(ordinal());
+    make_current(ordinal());
     const std::size_t bytes = bytes_of(floats_of(call, local));
     auto* partial = static_cast<float*>(next_partial(group.partition, bytes));
     check_cuda(cudaMemcpyAsync(partial, local.data, bytes, cudaMemcpyDeviceToHost, stream()),
@@ -32,7 +32,7 @@ class GpuHostTransport final : public GpuTransport {
 
   std::span<const StatSlot> receive(const SyncCall& call, const Group&,
                                     const StatPosts& posts) override {
-    const DeviceGuard guard(ordinal());
+    make_current(ordinal());
     const std::int64_t floats = floats_of(call, posts.slots);
     if (all_.bytes() < bytes_of(floats)) all_ = PinnedMemory(ordinal(), bytes_of(floats));
     float* data = grown(gathered_, floats);

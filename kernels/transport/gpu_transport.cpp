@@ -50,7 +50,7 @@ float* GpuTransport::grown(Growing& memory, std::int64_t floats) const {
 
 void* GpuTransport::arrive() {
   const Stream own = stream();
-  const DeviceGuard guard(ordinal());
+  make_current(ordinal());
   barrier_turn_ = 1 - barrier_turn_;
   Event& event = barrier_events_[barrier_turn_];
   event.record(own);
@@ -58,7 +58,7 @@ void* GpuTransport::arrive() {
 }
 
 void GpuTransport::depart(std::span<void* const> handles) {
-  const DeviceGuard guard(ordinal());
+  make_current(ordinal());
   for (std::size_t peer = 0; peer < handles.size(); ++peer) {
     if (peer == static_cast<std::size_t>(rank())) continue;
     backend().wait_for(*static_cast<const Event*>(handles[peer]));

@@ -28,7 +28,7 @@ class NcclSum final : public SumTransport {
     backend_ = dynamic_cast<GpuOperations*>(&backend);
     LOCKSTEP_CHECK(backend_ != nullptr, "replica ", rank_, " is on ", to_string(backend.device()),
                    ", but its all-reduce is one between GPUs");
-    const DeviceGuard guard(ordinal_);
+    make_current(ordinal_);
     own_.emplace(ordinal_);
     nccl_.connect(rank_, ranks_, id_);
   }
@@ -36,7 +36,7 @@ class NcclSum final : public SumTransport {
   // A wait for an event is for its latest record at that time: one event serves all sums.
   void start(std::span<float* const> data, std::int64_t count) override {
     Own& own = attached();
-    const DeviceGuard guard(ordinal_);
+    make_current(ordinal_);
     own.given.record(backend_->stream());
     own.given.make_wait(own.stream.get());
     nccl_.all_reduce(data[own_place_], static_cast<std::size_t>(count), own.stream.get());
@@ -44,7 +44,7 @@ class NcclSum final : public SumTransport {
 
   void finish() override {
     Own& own = attached();
-    const DeviceGuard guard(ordinal_);
+    make_current(ordinal_);
     own.summed.record(own.stream.get());
     backend_->wait_for(own.summed);
   }

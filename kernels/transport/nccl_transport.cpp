@@ -39,7 +39,7 @@ class NcclTransport final : public GpuTransport {
     LOCKSTEP_CHECK(local.parts == 1, call.layer,
                    ": the transport 'nccl' exchanges as much of every ",
                    "replica, and no sums of single images; use the transport 'event'");
-    const DeviceGuard guard(ordinal());
+    make_current(ordinal());
     local_ = local.data;
     grown(gathered_, static_cast<std::int64_t>(group.ranks.size()) * 2 * call.channels);
     return {{local.count, nullptr, 1}, nullptr};  // NCCL brings the statistics
@@ -47,7 +47,7 @@ class NcclTransport final : public GpuTransport {
 
   std::span<const StatSlot> receive(const SyncCall& call, const Group& group,
                                     const StatPosts& posts) override {
-    const DeviceGuard guard(ordinal());
+    make_current(ordinal());
     const std::int64_t floats = 2 * call.channels;
     const auto ranks = static_cast<std::int64_t>(posts.slots.size());
     float* gathered = grown(gathered_, ranks * floats);

@@ -189,7 +189,7 @@ TEST_CASE("a handle is destroyed on its device, whatever the thread's current on
   { const gpu::CudaBackend backend({DeviceKind::kCuda, 1, 0}); }
   {
     auto backend = std::make_unique<gpu::CudaBackend>(Device{DeviceKind::kCuda, 1, 0});
-    const gpu::DeviceGuard elsewhere(0);
+    gpu::make_current(0);
     backend.reset();
   }
   CHECK(fake_cudnn::handles_destroyed_elsewhere() == before);

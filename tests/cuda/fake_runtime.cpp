@@ -60,11 +60,18 @@ std::mutex memory_mutex;
 std::map<const void*, std::pair<std::size_t, int>> memory;  // address: (bytes, device)
 constexpr int kPinned = -2;                                 // instead of a device
 std::set<std::pair<int, int>> enabled;                      // under memory_mutex
+std::set<int> chosen;                                       // under memory_mutex
 std::mutex streams_mutex;
 std::set<CUstream_st*> streams;
 std::mutex readbacks_mutex;
 int readbacks_issued = 0;
 std::vector<ReadbackWait> readbacks_waited_for;
+
+/// What most calls of a thread that has chosen no device do: device 0 is its own then.
+void choose_present() {
+  const std::lock_guard lock(memory_mutex);
+  chosen.insert(current_device);
+}
 
 cudaError_t fail(cudaError_t error) {
   last_error = error;
@@ -202,6 +209,7 @@ void use(const Machine& next) {
   }
   const std::lock_guard lock(memory_mutex);
   enabled.clear();
+  chosen.clear();
 }
 
 void enqueue(gpu::Stream stream, std::function<void()> work) { stream->enqueue(std::move(work)); }
@@ -240,6 +248,10 @@ cudaError_t spoil(cudaStream_t stream) {
 
 }  // namespace
 
+std::set<int> chosen_devices() {
+  const std::lock_guard lock(memory_mutex);
+  return chosen;
+}
 int peer_copies() { return copies_between_peers; }
 int copies_to_pinned() { return copies_to_pinned_memory; }
 GraphNodes last_graph() { return nodes_of_last_graph; }
@@ -281,6 +293,8 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= machine.devices) return fail(cudaErrorInvalidDevice);
   current_device = device;
+  const std::lock_guard lock(memory_mutex);
+  chosen.insert(device);
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -372,6 +386,7 @@ cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned flags) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* data) {
+  choose_present();
   {
     const std::lock_guard lock(memory_mutex);
     memory.erase(data);
@@ -436,6 +451,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  choose_present();
   {
     const std::lock_guard lock(streams_mutex);
     streams.erase(stream);
@@ -444,6 +460,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  choose_present();
   if (stream->capture != nullptr) return spoil(stream);
   if (!stream->is_idle()) note_stall(true);
   stream->record()->wait();
@@ -480,6 +497,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  choose_present();
   delete event;
   return cudaSuccess;
 }
@@ -498,6 +516,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  choose_present();
   if (event->capture != nullptr) return fail(cudaErrorCapturedEvent);
   if (event->readback > 0) {
     const std::lock_guard lock(readbacks_mutex);

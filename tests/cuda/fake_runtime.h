@@ -4,6 +4,7 @@
 // orders work. Under ThreadSanitizer a missing event is a data race.
 
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "kernels/device/stream.h"
@@ -31,6 +32,10 @@ void enqueue(gpu::Stream stream, std::function<void()> work);
 
 /// What every pair of events is apart from now on.
 void set_milliseconds(float milliseconds);
+
+/// Devices that have been chosen since `use`, by any thread: a process has memory of the driver's
+/// on each of them.
+std::set<int> chosen_devices();
 
 /// Copies between memory of different devices since `use`.
 int peer_copies();

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "kernels/device/host_copies.h"
 #include "kernels/transport/gpu_transport.h"
 #include "kernels/transport/peer_staging.h"
+#include "step/toy_training.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 
@@ -221,6 +223,24 @@ TEST_CASE("device memory is zeroed and counted, and its lack is an error with a 
   CHECK(describe_device(1).multiprocessors == fake_runtime::kMultiprocessors);
   fake_runtime::use({.devices = 0});
   CHECK(device_count() == 0);
+}
+
+TEST_CASE("a run takes nothing of a GPU that is not its own") {
+  for (const TransportKind transport : {TransportKind::kEvent, TransportKind::kHost}) {
+    fake_runtime::use({.devices = 3});
+    std::thread([transport] {  // one that has chosen no GPU yet
+      DataParallelOptions options = test::toy_options(3, BatchNormMode::kSync);
+      options.devices = {
+          {DeviceKind::kCuda, 1, 0}, {DeviceKind::kCuda, 2, 0}, {DeviceKind::kCuda, 1, 1}};
+      options.communicator.transport = transport;
+      const auto run = test::make_toy(options);
+      run->train_step(test::toy_batch(5, 0), 0, 0.05F);
+      static_cast<void>(run->evaluate(2, [](std::int64_t i) { return test::toy_batch(1, i); }));
+      static_cast<void>(run->state_dict());
+    })
+        .join();
+    CHECK(fake_runtime::chosen_devices() == std::set<int>{1, 2});
+  }
 }
 
 TEST_CASE("uploads take the source at once, whatever its size") {

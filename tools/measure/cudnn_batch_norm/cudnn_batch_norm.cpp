@@ -83,7 +83,7 @@ double seconds_of_passes(const std::vector<std::unique_ptr<GroupMember>>& member
   for (const auto& member : members) {
     threads.emplace_back([&, own = member.get()] {
       try {
-        const DeviceGuard guard(own->gpu().ordinal);
+        make_current(own->gpu().ordinal);
         start.arrive_and_wait();
         for (int i = 0; i < passes; ++i) own->pass();
         own->gpu().synchronize();
@@ -104,7 +104,7 @@ void measure_group(Json& one, const std::vector<std::unique_ptr<Gpu>>& gpus,
   const int size = static_cast<int>(gpus.size());
   std::vector<std::unique_ptr<GroupMember>> members;
   for (int i = 0; i < size; ++i) {
-    const DeviceGuard guard(i);
+    make_current(i);
     members.push_back(
         std::make_unique<GroupMember>(*gpus[static_cast<std::size_t>(i)], work, size));
   }

@@ -41,7 +41,7 @@ struct DestroyHandle {
 /// A GPU with cuDNN.
 struct Gpu {
   explicit Gpu(int number) : ordinal(number), stream(number), memory(number, waits, stream.get()) {
-    const DeviceGuard guard(number);
+    make_current(number);
     cudnnHandle_t made = nullptr;
     check_cudnn(cudnnCreate(&made), "cudnnCreate");
     handle.reset(made);
@@ -49,7 +49,7 @@ struct Gpu {
   }
 
   ~Gpu() {
-    const DeviceGuard guard(ordinal);
+    make_current(ordinal);
     handle.reset();
   }
   Gpu(const Gpu&) = delete;
