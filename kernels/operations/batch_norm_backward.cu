@@ -15,7 +15,7 @@
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/host_slot.h"
 #include "kernels/operations/image_sums.h"
-#include "kernels/primitives/for_each.h"
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/reduce.h"
 
 namespace lockstep::gpu {

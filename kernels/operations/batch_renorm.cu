@@ -4,7 +4,7 @@
 #include "backend/required_operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/gpu_operations.h"
-#include "kernels/primitives/for_each.h"
+#include "kernels/primitives/grid_loop.h"
 
 namespace lockstep::gpu {
 namespace {

@@ -3,8 +3,8 @@
 #include "backend/formulas.h"
 #include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/slot_sums.h"
 #include "kernels/primitives/element.h"
-#include "kernels/primitives/for_each.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/views.h"
@@ -52,32 +52,17 @@ struct SumSlots {
   SampleElements all;
   Rows<T> y;
   bool accumulate;
-  int count = 0;
-  const float* slots[kMaxStatSlots] = {};  // [parts, 2, elements] each
-  std::int32_t parts[kMaxStatSlots] = {};
+  SlotSums slots;
 
-  __device__ void take(std::int32_t i) const {
+  __device__ void operator()(std::int32_t i) const {
     const auto [row, channel] = all.channels.place(i);
-    double total = 0;
-    for (int s = 0; s < count; ++s) {
-      const float* slot = slots[s];
-      for (std::int32_t part = 0; part < parts[s]; ++part, slot += 2 * std::int64_t{all.elements}) {
-        total += split_sum(slot, std::int64_t{i}, all.elements);
-      }
-    }
-    const auto sum = static_cast<float>(total);
+    const auto sum = static_cast<float>(slots.sum(i, all.elements));
     for (std::int64_t n = 0; n < all.samples; ++n) {
       T* target = y.row(n * all.rows + row) + channel;
       *target = from_float<T>(accumulate ? to_float(*target) + sum : sum);
     }
   }
 };
-
-/// Not for_each, whose threads would each copy the table of slots to memory of their own.
-template <typename T>
-__global__ void sum_slots_kernel(SumSlots<T> sum) {
-  for_each_item(sum.all.elements, [&](std::int32_t i) { sum.take(i); });
-}
 
 struct SumImages {
   std::int64_t images, elements;
@@ -110,17 +95,11 @@ void GpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bo
   check_parts(context_, "broadcast_sum", are_whole(slots));
   const Context& context = context_.entered();
   if (y.shape.elements() == 0) return;
-  LOCKSTEP_CHECK(slots.size() <= kMaxStatSlots, "broadcast_sum: at most ", kMaxStatSlots,
-                 " slots can be added up on a GPU, got ", slots.size());
+  const SlotSums sums("broadcast_sum", slots);
   const SampleElements all("broadcast_sum", y.shape);
   with_element_type(y.dtype, [&](auto element) {
     using T = decltype(element);
-    SumSlots<T> sum{all, Rows<T>(y), accumulate};
-    for (const StatSlot& slot : slots) {
-      sum.slots[sum.count] = slot.data;
-      sum.parts[sum.count++] = static_cast<std::int32_t>(slot.parts);
-    }
-    launch_loop(context, all.elements, sum_slots_kernel<T>, sum);
+    for_each(context, all.elements, SumSlots<T>{all, Rows<T>(y), accumulate, sums});
   });
 }
 

@@ -5,7 +5,7 @@
 
 #include "backend/formulas.h"
 #include "kernels/operations/launchers.h"
-#include "kernels/primitives/for_each.h"
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"
 #include "kernels/primitives/reduce.h"

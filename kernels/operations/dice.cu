@@ -10,7 +10,7 @@
 #include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/element.h"
-#include "kernels/primitives/for_each.h"
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/views.h"

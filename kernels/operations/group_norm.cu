@@ -12,7 +12,7 @@
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/divisor.h"
-#include "kernels/primitives/for_each.h"
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/reduce.h"
 
 namespace lockstep::gpu {

@@ -1,6 +1,6 @@
 #pragma once
-// Functions of one element or of two that lie at the same place, over whole tensors: Thrust's loop
-// over the packs of all rows in memory order. Where all tensors are dense, their rows are one after
+// Functions of one element or of two that lie at the same place, over whole tensors: a loop over
+// the packs of all rows in memory order. Where all tensors are dense, their rows are one after
 // another: then packs need not end with the channels. For .cu files only.
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "backend/element_functions.h"
-#include "kernels/primitives/for_each.h"
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"
 #include "kernels/primitives/views.h"

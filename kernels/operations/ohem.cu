@@ -12,8 +12,8 @@
 #include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/launchers.h"
+#include "kernels/operations/slot_sums.h"
 #include "kernels/primitives/element.h"
-#include "kernels/primitives/for_each.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/views.h"
@@ -90,35 +90,6 @@ struct WriteCounts {
   }
 };
 
-/// Of all ranks, in their order.
-struct Slots {
-  const float* data[kMaxStatSlots] = {};  // [parts, 2, elements] each
-  std::int32_t parts[kMaxStatSlots] = {};
-  int count = 0;
-
-  __device__ double sum(std::int32_t element, std::int32_t elements) const {
-    double total = 0;
-    for (int s = 0; s < count; ++s) {
-      const float* slot = data[s];
-      for (std::int32_t part = 0; part < parts[s]; ++part, slot += 2 * std::int64_t{elements}) {
-        total += split_sum(slot, element, elements);
-      }
-    }
-    return total;
-  }
-};
-
-Slots slots_of(const char* operation, std::span<const StatSlot> all) {
-  LOCKSTEP_CHECK(all.size() <= kMaxStatSlots, operation, ": at most ", kMaxStatSlots,
-                 " slots can be added up on a GPU, got ", all.size());
-  Slots slots;
-  for (const StatSlot& slot : all) {
-    slots.data[slots.count] = slot.data;
-    slots.parts[slots.count++] = static_cast<std::int32_t>(slot.parts);
-  }
-  return slots;
-}
-
 constexpr int kSegments = 64;  // of the bins
 constexpr int kSegmentBins = kOhemBins / kSegments;
 
@@ -140,7 +111,7 @@ __device__ std::uint32_t find_bin(const Counts& counts, double& before) {
 }
 
 /// One block.
-__global__ void narrow_kernel(Slots slots, int round, double min_kept, float thresh,
+__global__ void narrow_kernel(SlotSums slots, int round, double min_kept, float thresh,
                               OhemState* result) {
   Counts& counts = block_shared<Counts>();
   for (int i = static_cast<int>(threadIdx.x); i < kOhemCounts; i += static_cast<int>(blockDim.x)) {
@@ -229,17 +200,12 @@ struct WriteWeights {
 };
 
 struct AddSlots {
-  Slots slots;
+  SlotSums slots;
   std::int32_t elements;
   double* sums;
 
-  __device__ void take(std::int32_t i) const { sums[i] = slots.sum(i, elements); }
+  __device__ void operator()(std::int32_t i) const { sums[i] = slots.sum(i, elements); }
 };
-
-/// Not for_each, whose threads would each copy the table of slots to memory of their own.
-__global__ void add_slots_kernel(AddSlots add) {
-  for_each_item(add.elements, [&](std::int32_t i) { add.take(i); });
-}
 
 struct Normalizer {
   const double* weights;
@@ -287,7 +253,7 @@ void GpuLosses::ohem_count(const OhemCount& count) {
 void GpuLosses::ohem_narrow(const OhemNarrow& narrow) {
   check_operands(narrow);
   const Context& context = context_.entered();
-  launch(narrow_kernel, 1, kLoopThreads, context.stream, slots_of("ohem_narrow", narrow.counts),
+  launch(narrow_kernel, 1, kLoopThreads, context.stream, SlotSums("ohem_narrow", narrow.counts),
          narrow.round, static_cast<double>(narrow.min_kept), narrow.thresh, narrow.state);
 }
 
@@ -329,8 +295,7 @@ void GpuLosses::ohem_share(const OhemShare& share) {
   const auto elements = static_cast<std::int32_t>(2 * share.classes);
   auto* const sums =
       static_cast<double*>(context.scratch(static_cast<std::size_t>(elements) * sizeof(double)));
-  launch_loop(context, elements, add_slots_kernel,
-              AddSlots{slots_of("ohem_share", share.weights), elements, sums});
+  for_each(context, elements, AddSlots{{"ohem_share", share.weights}, elements, sums});
   for_each(context, 1,
            Normalizer{sums, elements / 2, share.class_weight, share.normalizer, share.state});
 }

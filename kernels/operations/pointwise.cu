@@ -1,6 +1,6 @@
 // Fill, copy and dropout. Copies are loops over the packs of all rows (map.h). Dropout computes
-// more than it moves, and a loop of its own derives the key of its random numbers once per thread,
-// where Thrust's would for every pack.
+// more than it moves, and a kernel of its own derives the key of its random numbers once per
+// thread, where for_each would for every pack.
 
 #include <bit>
 #include <cstddef>
@@ -11,7 +11,6 @@
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/launchers.h"
 #include "kernels/operations/map.h"
-#include "kernels/primitives/for_each.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"

@@ -39,4 +39,16 @@ void launch_loop(const Context& context, std::int64_t items, void (*kernel)(Para
   launch(kernel, blocks, kLoopThreads, context.stream, arguments...);
 }
 
+template <typename Function>
+__global__ void for_each_kernel(std::int32_t items, Function function) {
+  for_each_item(items, function);
+}
+
+/// Starts function(i) for i = 0, ..., items - 1: what is done element by element, where no order
+/// can matter. A Function is copied to the device.
+template <typename Function>
+void for_each(const Context& context, std::int32_t items, const Function& function) {
+  launch_loop(context, items, for_each_kernel<Function>, items, function);
+}
+
 }  // namespace lockstep::gpu

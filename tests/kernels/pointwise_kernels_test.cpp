@@ -8,7 +8,6 @@
 #include "backend/operand.h"
 #include "kernels/emulated_gpu.h"
 #include "kernels/primitives/philox.h"
-#include "kernels/thrust_loop.h"
 
 namespace lockstep::test {
 namespace {
@@ -77,7 +76,7 @@ TEST_CASE("Philox on the device gives the numbers of Rng") {
   }
 }
 
-void check_maps() {
+TEST_CASE("ReLU, sum and accumulation have the CPU's bits") {
   for (const bool accumulate : {false, true}) {
     check_same_bits([&](Backend& cpu, const Tensor& a, const Tensor&,
                         const Tensor& y) { cpu.copy(a, y, accumulate); },
@@ -121,16 +120,6 @@ TEST_CASE("dropout has the CPU's bits in every layout") {
     }
   }
 }
-
-TEST_CASE("ReLU, sum and accumulation have the CPU's bits") { check_maps(); }
-
-/// The element functions run in this loop for the life time of the object.
-struct InLoop {
-  explicit InLoop(emulation::Loop loop) { emulation::loop() = loop; }
-  ~InLoop() { emulation::loop() = nullptr; }
-  InLoop(const InLoop&) = delete;
-  InLoop& operator=(const InLoop&) = delete;
-};
 
 constexpr ActivationKind kActivations[] = {
     ActivationKind::kRelu6,       ActivationKind::kLeakyRelu, ActivationKind::kSigmoid,
@@ -178,17 +167,6 @@ TEST_CASE("functions of two elements have the CPU's bits") {
       check_same_bits(right, right);
     }
   }
-}
-
-TEST_CASE("element functions have the CPU's bits in Thrust's loop on the host") {
-  if (thrust_loop() == nullptr) {
-    MESSAGE("SKIPPED: Thrust is not here; a CUDA Toolkit or Debian's libthrust-dev has it");
-    return;
-  }
-  const InLoop in_thrust(thrust_loop());
-  const std::int64_t launches = emulation::launches();
-  check_maps();
-  CHECK(emulation::launches() == launches);  // nothing ran in the emulation's loop
 }
 
 // A tensor of bytes in the middle of a row of 40, every other byte known.

@@ -306,10 +306,6 @@ Dispatch& dispatch() {
   static Dispatch current = nullptr;
   return current;
 }
-Loop& loop() {
-  static Loop current = nullptr;
-  return current;
-}
 int barriers_of_last_launch() { return scheduler().most_barriers; }
 std::int64_t launches() { return launch_count; }
 std::int64_t dependent_launches() { return dependent_count; }

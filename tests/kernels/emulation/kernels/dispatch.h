@@ -14,12 +14,6 @@ namespace lockstep::emulation {
 using Dispatch = void (*)(gpu::Stream stream, std::function<void()> work, bool early);
 Dispatch& dispatch();
 
-/// `loop(items, function)` calls function(i) for i = 0, ..., items - 1. Null, the default: the
-/// emulation's threads do, in random order.
-using Loop = void (*)(std::int32_t items, const std::function<void(std::int32_t)>& function);
-/// In place of Thrust's loop on a GPU.
-Loop& loop();
-
 /// Launches since the program's start.
 std::int64_t launches();
 /// Those of them that may start before the kernel in front of them ends.

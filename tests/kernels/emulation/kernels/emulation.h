@@ -204,23 +204,3 @@ inline void wait_for_previous_kernel() { emulation::wait_for_previous_kernel(); 
 inline void allow_next_kernel() {}
 
 }  // namespace lockstep::gpu
-
-namespace lockstep::emulation {
-
-/// Two items per thread, a block's width apart, as Thrust's kernel.
-template <typename Function>
-void for_each_kernel(std::int32_t items, Function function) {
-  const std::int64_t first = std::int64_t{2} * blockIdx.x * blockDim.x + threadIdx.x;
-  for (std::int64_t i = first; i < first + 2 * blockDim.x && i < items; i += blockDim.x) {
-    function(static_cast<std::int32_t>(i));
-  }
-}
-
-template <typename Function>
-void for_each(gpu::Stream stream, std::int32_t items, const Function& function) {
-  if (loop() != nullptr) return loop()(items, function);
-  const unsigned blocks = (static_cast<unsigned>(items) + 511) / 512;
-  gpu::launch(for_each_kernel<Function>, blocks, 256, stream, items, function);
-}
-
-}  // namespace lockstep::emulation
