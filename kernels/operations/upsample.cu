@@ -13,6 +13,7 @@
 #include "backend/operand_checks.h"
 #include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/pooling_windows.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"
@@ -27,40 +28,18 @@ struct AxisTables {
   Range<std::int32_t>* readers;  // [input]: output positions that read it
 };
 
-template <typename T>
-struct Upsample {
+struct Axes {
   InterpolationAxis vertical, horizontal;
-  std::int32_t pixels;  // of what is written
-  PackRows packs;       // of a pixel
-  Images<const T> from;
-  Images<T> to;
-
-  Upsample(const InterpolationAxis& rows, const InterpolationAxis& columns, const Tensor& source,
-           const Tensor& target, int width)
-      : vertical(rows),
-        horizontal(columns),
-        pixels(static_cast<std::int32_t>(target.shape.rows())),
-        packs(target.shape.channels() / width),
-        from(source),
-        to(target) {}
-
-  LOCKSTEP_HOST_DEVICE std::int32_t items() const { return pixels * packs.packs; }
 };
 
-/// body(row, pixel, c) for the calling thread's packs of what is written, from channel c on.
-template <int kWidth, typename T, typename Body>
-__device__ void for_each_pack(const Upsample<T>& up, const Body& body) {
-  for_each_item(up.items(), [&](std::int32_t i) {
-    const auto [row, pack] = up.packs.place(i);
-    body(row, up.to.pixel(row), pack * kWidth);
-  });
-}
+template <typename T>
+using Upsample = Pooling<T, Axes>;
 
 template <typename T, int kWidth>
 __global__ void upsample_forward_kernel(Upsample<T> up) {
   for_each_pack<kWidth>(up, [&](std::int32_t row, const Pixel& o, std::int32_t c) {
-    const InterpolationSource v = interpolation_source(up.vertical, o.y);
-    const InterpolationSource h = interpolation_source(up.horizontal, o.x);
+    const InterpolationSource v = interpolation_source(up.window.vertical, o.y);
+    const InterpolationSource h = interpolation_source(up.window.horizontal, o.x);
     const auto x00 = load_pack<kWidth>(up.from.at(o.sample, v.low, h.low) + c);
     const auto x01 = load_pack<kWidth>(up.from.at(o.sample, v.low, h.high) + c);
     const auto x10 = load_pack<kWidth>(up.from.at(o.sample, v.high, h.low) + c);
@@ -181,7 +160,7 @@ void GpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, boo
     using T = decltype(element);
     for_image_runs("upsample_bilinear_forward", width, {&x, &y},
                    [&](std::int64_t n, std::int64_t count) {
-                     const Upsample<T> up(vertical, horizontal, x.sample_range(n, count),
+                     const Upsample<T> up({vertical, horizontal}, x.sample_range(n, count),
                                           y.sample_range(n, count), width);
                      launch_loop(context, up.items(), upsample_forward_kernel<T, width()>, up);
                    });
@@ -204,7 +183,7 @@ void GpuPooling::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& 
     const Tables tables(context, vertical, horizontal);
     for_image_runs("upsample_bilinear_backward", width, {&grad_y, &grad_x},
                    [&](std::int64_t n, std::int64_t count) {
-                     const Upsample<T> up(vertical, horizontal, grad_y.sample_range(n, count),
+                     const Upsample<T> up({vertical, horizontal}, grad_y.sample_range(n, count),
                                           grad_x.sample_range(n, count), width);
                      launch_loop(context, up.items(), upsample_backward_kernel<T, width()>, up,
                                  tables.rows, tables.columns, accumulate);
