@@ -1,8 +1,10 @@
+#include <array>
 #include <limits>
 
 #include "lockstep/backend/convolutions.h"
 #include "lockstep/backend/pooling.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/options.h"
 
 namespace lockstep {
 namespace {
@@ -70,17 +72,13 @@ std::string to_string(const ConvGeometry& g) {
                 ", groups ", g.groups);
 }
 
-const char* to_string(ConvPass pass) {
-  switch (pass) {
-    case ConvPass::kForward:
-      return "forward";
-    case ConvPass::kBackwardData:
-      return "backward data";
-    case ConvPass::kBackwardWeights:
-      return "backward weights";
-  }
-  return "?";
+constexpr std::array<Named<ConvPass>, 3> names_of(ConvPass) {
+  return {{{"forward", ConvPass::kForward},
+           {"backward data", ConvPass::kBackwardData},
+           {"backward weights", ConvPass::kBackwardWeights}}};
 }
+
+const char* to_string(ConvPass pass) { return to_string<ConvPass>(pass); }
 
 void PoolGeometry::check() const {
   LOCKSTEP_CHECK(kernel_h > 0 && kernel_w > 0, "the window must be positive, got ", kernel_h, "x",

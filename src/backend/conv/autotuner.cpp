@@ -153,22 +153,6 @@ Autotuner::Autotuner(fs::path file)
 
 Autotuner::~Autotuner() = default;
 
-const char* to_string(ChoiceOrigin origin) {
-  switch (origin) {
-    case ChoiceOrigin::kMeasured:
-      return "measured";
-    case ChoiceOrigin::kFile:
-      return "file";
-    case ChoiceOrigin::kRule:
-      return "rule";
-    case ChoiceOrigin::kForced:
-      return "forced";
-    case ChoiceOrigin::kAdopted:
-      return "adopted";
-  }
-  return "?";
-}
-
 Autotuner& Autotuner::of(const fs::path& file) {
   static std::mutex mutex;
   static std::map<fs::path, std::unique_ptr<Autotuner>> all;

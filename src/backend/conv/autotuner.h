@@ -4,6 +4,7 @@
 // choices give the same bits; hence a choice that was made stays. Problems are described without
 // threads and batch sizes, which must not matter to the bits.
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -16,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/options.h"
+
 namespace lockstep {
 
 /// How a choice came about.
@@ -26,7 +29,13 @@ enum class ChoiceOrigin : std::uint8_t {
   kForced,    // by the user
   kAdopted,   // by the process that leads
 };
-const char* to_string(ChoiceOrigin origin);
+constexpr std::array<Named<ChoiceOrigin>, 5> names_of(ChoiceOrigin) {
+  return {{{"measured", ChoiceOrigin::kMeasured},
+           {"file", ChoiceOrigin::kFile},
+           {"rule", ChoiceOrigin::kRule},
+           {"forced", ChoiceOrigin::kForced},
+           {"adopted", ChoiceOrigin::kAdopted}}};
+}
 
 /// One problem's implementation.
 struct Choice {
