@@ -5,21 +5,11 @@
 #include <utility>
 
 #include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/host_copies.h"
-#include "kernels/operations/image_sums.h"
-#include "kernels/operations/launchers.h"
 
 namespace lockstep::gpu {
 namespace {
-
-constexpr int kFirstWithBFloat16 = 8;  // compute capability: Ampere
-
-void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
-  check_conv2d(geometry, x.shape, y.shape);
-  check_same_type("conv2d", {&x, &y});
-}
 
 /// Whether kernels may start while the ones before them end. LOCKSTEP_DEPENDENT_LAUNCH=0 says no,
 /// to tell what goes wrong in such launches from what goes wrong elsewhere.
@@ -44,85 +34,6 @@ int checked_ordinal(const Device& device) {
 
 }  // namespace
 
-CudaConvolutions::CudaConvolutions(const Device& device, const Context& context,
-                                   ConvolutionMemory memory, const BackendOptions& options)
-    : device_(device),
-      context_(context),
-      compute_capability_(describe_device(device.ordinal).major),
-      cudnn_(device.ordinal, context, std::move(memory),
-             {.tf32 = options.tf32,
-              .by_image = options.sums_by_image,
-              .choices = Autotuner::default_file()}) {}
-
-void CudaConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
-                                      bool backward, bool grad_input) {
-  if (input.batch() == 0) return;
-  if (dtype == DType::kBFloat16 && compute_capability_ < kFirstWithBFloat16) {
-    throw ConfigError(concat(to_string(device_), " has compute capability ", compute_capability_,
-                             ".x and no bf16; use run.precision = \"fp16\" or \"fp32\""));
-  }
-  context_.enter();
-  cudnn_.prepare(geometry, input, dtype, backward, grad_input);
-}
-
-void CudaConvolutions::prepack_conv2d_weights(std::span<const ConvWeights> weights) {
-  check_prepack_conv2d_weights(weights);
-  context_.enter();
-  cudnn_.prepack(weights);
-}
-
-void CudaConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor& x,
-                                      const float* weight, const float* bias, const Tensor& y) {
-  check_conv2d_forward(x, weight, y);
-  if (x.shape.batch() == 0) return;
-  check_operands(geometry, x, y);
-  context_.enter();
-  cudnn_.forward(geometry, x, weight, y);
-  if (bias != nullptr) add_bias(context_, bias, y);
-}
-
-void CudaConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
-                                            const float* weight, const Tensor& grad_x) {
-  check_conv2d_backward_data(grad_y, weight, grad_x);
-  if (grad_x.shape.batch() == 0) return;
-  check_operands(geometry, grad_x, grad_y);
-  context_.enter();
-  cudnn_.backward_data(geometry, grad_y, weight, grad_x);
-}
-
-void CudaConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
-                                               const Tensor& grad_y, float* grad_weight,
-                                               float* grad_bias) {
-  check_conv2d_backward_weights(x, grad_y, grad_weight);
-  if (x.shape.batch() == 0) return;
-  check_operands(geometry, x, grad_y);
-  context_.enter();
-  // All images at once, or each by itself.
-  const std::int64_t parts = context_.sums_by_image ? x.shape.batch() : 1;
-  const std::int64_t images = x.shape.batch() / parts;
-  const auto part_of = [images](const Tensor& tensor, std::int64_t part) {
-    return tensor.sample_range(part * images, images);
-  };
-  add_in_tree(context_, parts, geometry.weight_elements(), grad_weight,
-              [&](std::int64_t part, float* sum) {
-                cudnn_.backward_weights(geometry, part_of(x, part), part_of(grad_y, part), sum);
-              });
-  if (grad_bias == nullptr) return;
-  add_in_tree(
-      context_, parts, geometry.out_channels, grad_bias,
-      [&](std::int64_t part, float* sum) { bias_gradient(context_, part_of(grad_y, part), sum); });
-}
-
-void CudaConvolutions::finish_conv2d_gradients() {
-  context_.enter();
-  cudnn_.finish_gradients();
-}
-
-void CudaConvolutions::conv2d_inference(const ConvGeometry&, const Tensor&, const float*,
-                                        const float*, const BatchNormInference&) {
-  throw Error("no convolution is normalised on " + to_string(device_));
-}
-
 CudaBackend::CudaBackend(const Device& device, const BackendOptions& options)
     : device_(device),
       stream_(checked_ordinal(device)),
@@ -143,7 +54,7 @@ CudaBackend::CudaBackend(const Device& device, const BackendOptions& options)
       convolutions_(device, prepared_context(options.sums_by_image),
                     {[this](std::size_t bytes) { return memory_.allocate(bytes); },
                      [this](std::size_t bytes) { return convolution_scratch_.get(bytes); }},
-                    options) {}
+                    options.tf32) {}
 
 const Context& CudaBackend::prepared_context(bool sums_by_image) {
   Context& own = context();

@@ -13,35 +13,6 @@
 
 namespace lockstep::gpu {
 
-/// Convolutions by cuDNN, with the bias.
-class CudaConvolutions final : public ConvolutionOperations {
- public:
-  /// What is called through `memory`, and the context, outlive the object.
-  CudaConvolutions(const Device& device, const Context& context, ConvolutionMemory memory,
-                   const BackendOptions& options);
-
-  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
-                      bool grad_input) override;
-  void prepack_conv2d_weights(std::span<const ConvWeights> weights) override;
-  void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
-                      const float* bias, const Tensor& y) override;
-  void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
-                            const Tensor& grad_x) override;
-  void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
-                               float* grad_weight, float* grad_bias) override;
-  void finish_conv2d_gradients() override;
-  /// Throws Error: cuDNN's plans end with the convolution.
-  void conv2d_inference(const ConvGeometry& geometry, const Tensor& x, const float* weight,
-                        const float* bias, const BatchNormInference& normalization) override;
-  std::vector<std::string> conv2d_algorithms() const override { return cudnn_.describe_plans(); }
-
- private:
-  const Device device_;
-  const Context& context_;
-  const int compute_capability_;  // its major number
-  CudnnConvolutions cudnn_;
-};
-
 class CudaBackend final : public GpuOperations {
  public:
   /// Throws Error when the GPU does not answer.
@@ -83,7 +54,7 @@ class CudaBackend final : public GpuOperations {
   // One for each stream, so that no copy of the next batch waits behind a step's own.
   UploadRing uploads_, staging_uploads_;
   PeerOptimizer optimizer_;
-  CudaConvolutions convolutions_;
+  CudnnConvolutions convolutions_;
 };
 
 /// Driver, libraries, devices with their memory, and which reach one another's, for `lockstep

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "backend/conv/autotuner.h"
+#include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/cudnn/check_cudnn.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/device.h"
+#include "kernels/operations/image_sums.h"
 #include "kernels/operations/launchers.h"
 
 namespace lockstep::gpu {
@@ -18,7 +22,14 @@ constexpr std::size_t kMostBindings = 128;
 // Of some tens of KiB of host memory each. A large network has a hundred for a size of image.
 constexpr std::ptrdiff_t kMostUntimedPlans = 1024;
 
+constexpr int kFirstWithBFloat16 = 8;  // compute capability: Ampere
+
 constexpr std::array kConvolutionTypes{DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
+void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
+  check_conv2d(geometry, x.shape, y.shape);
+  check_same_type("conv2d", {&x, &y});
+}
 
 bool aligned(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % kCudnnAlignment == 0;
@@ -70,13 +81,16 @@ bool operator==(const Matrices& a, const Matrices& b) {
 
 }  // namespace
 
-CudnnConvolutions::CudnnConvolutions(int ordinal, const Context& context, ConvolutionMemory memory,
-                                     const ConvolutionOptions& options)
-    : context_(context),
+CudnnConvolutions::CudnnConvolutions(const Device& device, const Context& context,
+                                     ConvolutionMemory memory, bool tf32)
+    : device_(device),
+      context_(context),
+      compute_capability_(describe_device(device.ordinal).major),
       memory_(std::move(memory)),
-      options_(options),
-      handle_(make_handle(ordinal, context.stream)),
-      search_(ordinal, handle_.get(), context, memory_.allocate, options.choices) {}
+      tf32_(tf32),
+      handle_(make_handle(device.ordinal, context.stream)),
+      search_(device.ordinal, handle_.get(), context, memory_.allocate, Autotuner::default_file()) {
+}
 
 CudnnConvolutions::~CudnnConvolutions() = default;
 
@@ -98,12 +112,18 @@ void CudnnConvolutions::DestroyHandle::operator()(cudnnContext* handle) const {
 
 ConvProblem CudnnConvolutions::problem(const ConvGeometry& geometry, const Shape& input,
                                        DType dtype, ConvPass pass) const {
-  const Shape images = options_.by_image ? input.with_batch(1) : input;
-  return {geometry, images, pass, dtype, options_.tf32 && dtype == DType::kFloat32};
+  const Shape images = context_.sums_by_image ? input.with_batch(1) : input;
+  return {geometry, images, pass, dtype, tf32_ && dtype == DType::kFloat32};
 }
 
-void CudnnConvolutions::prepare(const ConvGeometry& geometry, const Shape& input, DType dtype,
-                                bool backward, bool grad_input) {
+void CudnnConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& input,
+                                       DType dtype, bool backward, bool grad_input) {
+  if (input.batch() == 0) return;
+  if (dtype == DType::kBFloat16 && compute_capability_ < kFirstWithBFloat16) {
+    throw ConfigError(concat(to_string(device_), " has compute capability ", compute_capability_,
+                             ".x and no bf16; use run.precision = \"fp16\" or \"fp32\""));
+  }
+  context_.enter();
   std::vector<ConvPass> passes{ConvPass::kForward};
   if (backward) passes.push_back(ConvPass::kBackwardWeights);
   if (grad_input) passes.push_back(ConvPass::kBackwardData);
@@ -114,27 +134,62 @@ void CudnnConvolutions::prepare(const ConvGeometry& geometry, const Shape& input
   }
 }
 
-void CudnnConvolutions::forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
-                                const Tensor& y) {
+void CudnnConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor& x,
+                                       const float* weight, const float* bias, const Tensor& y) {
+  check_conv2d_forward(x, weight, y);
+  if (x.shape.batch() == 0) return;
+  check_operands(geometry, x, y);
+  context_.enter();
   Plan& plan = plan_for(problem(geometry, x.shape, x.dtype, ConvPass::kForward));
   run(plan, {x, y, const_cast<float*>(weight)});
+  if (bias != nullptr) add_bias(context_, bias, y);
 }
 
-void CudnnConvolutions::backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
-                                      const float* weight, const Tensor& grad_x) {
+void CudnnConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
+                                             const float* weight, const Tensor& grad_x) {
+  check_conv2d_backward_data(grad_y, weight, grad_x);
+  if (grad_x.shape.batch() == 0) return;
+  check_operands(geometry, grad_x, grad_y);
+  context_.enter();
   Plan& plan = plan_for(problem(geometry, grad_x.shape, grad_x.dtype, ConvPass::kBackwardData));
   run(plan, {grad_x, grad_y, const_cast<float*>(weight)});
 }
 
-void CudnnConvolutions::backward_weights(const ConvGeometry& geometry, const Tensor& x,
-                                         const Tensor& grad_y, float* grad_weight) {
-  Plan& plan = plan_for(problem(geometry, x.shape, x.dtype, ConvPass::kBackwardWeights));
-  run(plan, {x, grad_y, grad_weight});
+void CudnnConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
+                                                const Tensor& grad_y, float* grad_weight,
+                                                float* grad_bias) {
+  check_conv2d_backward_weights(x, grad_y, grad_weight);
+  if (x.shape.batch() == 0) return;
+  check_operands(geometry, x, grad_y);
+  context_.enter();
+  // All images at once, or each by itself.
+  const std::int64_t parts = context_.sums_by_image ? x.shape.batch() : 1;
+  const std::int64_t images = x.shape.batch() / parts;
+  const auto part_of = [images](const Tensor& tensor, std::int64_t part) {
+    return tensor.sample_range(part * images, images);
+  };
+  add_in_tree(
+      context_, parts, geometry.weight_elements(), grad_weight, [&](std::int64_t part, float* sum) {
+        const Tensor input = part_of(x, part);
+        Plan& plan = plan_for(problem(geometry, input.shape, x.dtype, ConvPass::kBackwardWeights));
+        run(plan, {input, part_of(grad_y, part), sum});
+      });
+  if (grad_bias == nullptr) return;
+  add_in_tree(
+      context_, parts, geometry.out_channels, grad_bias,
+      [&](std::int64_t part, float* sum) { bias_gradient(context_, part_of(grad_y, part), sum); });
+}
+
+void CudnnConvolutions::conv2d_inference(const ConvGeometry&, const Tensor&, const float*,
+                                         const float*, const BatchNormInference&) {
+  throw Error("no convolution is normalised on " + to_string(device_));
 }
 
 // --- bringing weights into a plan's order and type ---
 
-void CudnnConvolutions::prepack(std::span<const ConvWeights> weights) {
+void CudnnConvolutions::prepack_conv2d_weights(std::span<const ConvWeights> weights) {
+  check_prepack_conv2d_weights(weights);
+  context_.enter();
   for (Packed& packed : packed_) packed.current = false;
   for (const ConvWeights& w : weights) {
     if (w.input.batch() == 0) continue;
@@ -180,7 +235,7 @@ CudnnConvolutions::Packed* CudnnConvolutions::find_packed(const Plan& plan, cons
 void CudnnConvolutions::reserve_gradients(std::span<const ConvWeights> weights) {
   left_.clear();
   left_bytes_ = left_capacity_ = 0;
-  if (options_.by_image) return;  // a sum is read as soon as an image has been added
+  if (context_.sums_by_image) return;  // a sum is read as soon as an image has been added
   for (const ConvWeights& w : weights) {
     if (!w.grad_weight || w.input.batch() == 0) continue;
     left_capacity_ +=
@@ -197,13 +252,14 @@ void* CudnnConvolutions::take_left(const Plan& plan, const float* grad_weight) {
   const bool again = std::any_of(left_.begin(), left_.end(), [&](const LeftGradient& left) {
     return left.home.to == grad_weight;
   });
-  if (again || left_bytes_ + bytes > left_capacity_) finish_gradients();
+  if (again || left_bytes_ + bytes > left_capacity_) finish_conv2d_gradients();
   std::byte* taken = static_cast<std::byte*>(left_memory_.data()) + left_bytes_;
   left_bytes_ += bytes;
   return taken;
 }
 
-void CudnnConvolutions::finish_gradients() {
+void CudnnConvolutions::finish_conv2d_gradients() {
+  context_.enter();
   for (const DType dtype : kConvolutionTypes) {
     together_.clear();
     for (const LeftGradient& left : left_) {
@@ -288,7 +344,7 @@ void CudnnConvolutions::execute(Plan& plan, const std::array<void*, 4>& addresse
   context_.behind_no_kernel = false;
 }
 
-std::vector<std::string> CudnnConvolutions::describe_plans() const {
+std::vector<std::string> CudnnConvolutions::conv2d_algorithms() const {
   std::vector<std::string> lines;
   for (const auto& plan : plans_) {
     const char* order =

@@ -7,7 +7,6 @@
 #include <cudnn.h>
 
 #include <array>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -23,14 +22,6 @@
 
 namespace lockstep::gpu {
 
-struct ConvolutionOptions {
-  bool tf32 = false;  // of fp32 tensors
-  /// Whether plans are for one image and run once for each, so that an image comes to the same bits
-  /// however many there are.
-  bool by_image = false;
-  std::filesystem::path choices = {};  // file of an Autotuner
-};
-
 /// Device memory for planning and for running.
 struct ConvolutionMemory {
   /// As Backend::allocate.
@@ -40,33 +31,35 @@ struct ConvolutionMemory {
   std::function<void*(std::size_t bytes)> scratch;
 };
 
-/// Owned by a backend, used by its thread with its device current. Tensors of any row stride and
-/// alignment, batches of at least 1. `context` and what is called through `memory` outlive it.
-class CudnnConvolutions {
+/// Owned by a backend, used by its thread. Tensors of any row stride and alignment. With
+/// Context::sums_by_image plans are for one image and run once for each, so that an image comes to
+/// the same bits however many there are.
+class CudnnConvolutions final : public ConvolutionOperations {
  public:
-  CudnnConvolutions(int ordinal, const Context& context, ConvolutionMemory memory,
-                    const ConvolutionOptions& options);
-  ~CudnnConvolutions();
+  /// `context` and what is called through `memory` outlive the object. `tf32`: of fp32 tensors.
+  CudnnConvolutions(const Device& device, const Context& context, ConvolutionMemory memory,
+                    bool tf32);
+  ~CudnnConvolutions() override;
 
   /// Where there is no backward pass, the clock chooses nothing: images to evaluate may come in
   /// hundreds of sizes.
-  void prepare(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
-               bool grad_input);
-  /// ConvolutionOperations::prepack_conv2d_weights: one launch for all that forward() and
-  /// backward_data() need. Allocates for weights that are new, and for the gradients that are left.
-  void prepack(std::span<const ConvWeights> weights);
-  /// y = x * weight. In all three, x and y have one type.
-  void forward(const ConvGeometry& geometry, const Tensor& x, const float* weight, const Tensor& y);
-  void backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
-                     const Tensor& grad_x);
-  /// grad_weight += ..., with by_image one image after another, at the latest by
-  /// finish_gradients(): one launch for all that cuDNN has left in its order and type.
-  void backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
-                        float* grad_weight);
-  void finish_gradients();
-
-  /// ConvolutionOperations::conv2d_algorithms.
-  std::vector<std::string> describe_plans() const;
+  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
+                      bool grad_input) override;
+  /// One launch for all that the forward pass and the gradients of inputs need. Allocates for
+  /// weights that are new, and for the gradients that are left.
+  void prepack_conv2d_weights(std::span<const ConvWeights> weights) override;
+  void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                      const float* bias, const Tensor& y) override;
+  void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
+                            const Tensor& grad_x) override;
+  void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
+                               float* grad_weight, float* grad_bias) override;
+  /// One launch for all that cuDNN has left in its order and type.
+  void finish_conv2d_gradients() override;
+  /// Throws Error: cuDNN's plans end with the convolution.
+  void conv2d_inference(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                        const float* bias, const BatchNormInference& normalization) override;
+  std::vector<std::string> conv2d_algorithms() const override;
 
  private:
   struct DestroyHandle {
@@ -120,9 +113,11 @@ class CudnnConvolutions {
   void* take_left(const Plan& plan, const float* grad_weight);
   void execute(Plan& plan, const std::array<void*, 4>& addresses);
 
+  const Device device_;
   const Context& context_;
+  const int compute_capability_;  // its major number
   const ConvolutionMemory memory_;
-  const ConvolutionOptions options_;
+  const bool tf32_;
   const Handle handle_;
   EngineSearch search_;
   std::vector<std::unique_ptr<Plan>> plans_;
