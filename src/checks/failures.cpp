@@ -32,6 +32,7 @@ std::string failure_of(const std::vector<Device>& devices, std::int64_t samples,
   options.losses = {{"out", MeanSquaredErrorLoss{}}};
   options.communicator.stall_timeout = kStallTimeout;
   options.communicator.hook = hook;
+  options.backend = {.tf32 = false};
   DataParallel net(options);
   Batch batch;
   batch.images = normal_floats(samples * 3, 1);
