@@ -10,6 +10,7 @@
 
 #include "lockstep/nn/parameter_store.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/sync/world.h"
 
 namespace lockstep {
 

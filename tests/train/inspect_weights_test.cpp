@@ -96,7 +96,7 @@ TEST_CASE("every illness of a BatchNorm layer is told with its channels, and alo
   }
   const std::vector<float> many(20, 0.0F);
   CHECK(problems_of({{"bn.running_var", floats(many)}})[0].get<std::string>().starts_with(
-      "bn: 20 of 20 (0, 1, 2, 3, 4, 5, 6, 7, ...) have"));
+      "bn: 20 of 20 (0, 1, 2, 3, 4, 5, 6, 7 and 12 more) have"));
 }
 
 TEST_CASE("statistics that are not finite are an illness of their layer, too") {
