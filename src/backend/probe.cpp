@@ -8,10 +8,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <ranges>
 
 #include "backend/conv/autotuner.h"
 #include "backend/cpu_kernels.h"
 #include "backend/host_threads.h"
+#include "core/words.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -34,10 +36,8 @@ Diagnostic threads() {
 
 /// The instructions that this process computes with, and those that it could.
 Diagnostic kernels() {
-  std::string usable;
-  for (const CpuKernels& each : usable_cpu_kernels()) {
-    usable += concat(usable.empty() ? "" : ", ", each.name);
-  }
+  const std::string usable =
+      joined(usable_cpu_kernels() | std::views::transform(&CpuKernels::name));
   const std::string bf16 = cpu_kernels().bf16_products();
   return {true, "kernels",
           concat(cpu_kernels().name, "; LOCKSTEP_CPU chooses of ", usable,

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 
+#include "core/words.h"
 #include "data/formats/file_dataset.h"
 #include "data/normalize.h"
 #include "io/image_io.h"
@@ -29,13 +30,6 @@ constexpr double kLeastFilled = 0.5;
 std::string part_of(const SplitReport& split) {
   if (split.examined == split.images) return concat("the ", split.images, " images");
   return concat("the ", split.examined, " images looked at, of ", split.images);
-}
-
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kNamed); ++i)
-    text += (i == 0 ? "" : ", ") + names[i];
-  return names.size() > kNamed ? concat(text, " and ", names.size() - kNamed, " more") : text;
 }
 
 std::vector<std::string> missing_classes(const SplitReport& split, const DataOptions& options) {
@@ -213,7 +207,7 @@ std::vector<std::string> data_warnings(const SplitReport& split, const DataOptio
   if (!split.broken.empty()) {
     warnings.push_back(concat(where, split.broken.size(),
                               split.broken.size() == 1 ? " sample" : " samples",
-                              " cannot be read: ", listed(split.broken),
+                              " cannot be read: ", joined(split.broken, kNamed),
                               "; mend them, or leave them out with data.skip_broken = true"));
   }
   if (looks_binary(split, options)) {
@@ -233,15 +227,15 @@ std::vector<std::string> data_warnings(const SplitReport& split, const DataOptio
   const bool can_tell =
       split.examined == split.images || split.examined >= kSamplesPerClass * classes;
   if (!missing.empty() && can_tell && !split.sizes.empty()) {
-    warnings.push_back(concat(where, missing.size() == 1 ? "class " : "classes ", listed(missing),
-                              missing.size() == 1 ? " does" : " do", " not occur in any of ",
-                              part_of(split), "; check data.num_classes and the ",
-                              segments(options) ? "masks" : "labels"));
+    warnings.push_back(
+        concat(where, missing.size() == 1 ? "class " : "classes ", joined(missing, kNamed),
+               missing.size() == 1 ? " does" : " do", " not occur in any of ", part_of(split),
+               "; check data.num_classes and the ", segments(options) ? "masks" : "labels"));
   }
   if (!split.without_labels.empty()) {
     warnings.push_back(concat(where, split.without_labels.size(),
                               split.without_labels.size() == 1 ? " image has" : " images have",
-                              " no label that counts: ", listed(split.without_labels),
+                              " no label that counts: ", joined(split.without_labels, kNamed),
                               "; nothing is learnt from them"));
   }
   if (crops_at_fixed_size(split, options)) {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 #include <utility>
 
 #include "core/number_check.h"
+#include "core/words.h"
 #include "data/changed_datasets.h"
 #include "data/formats/file_dataset.h"
 #include "data/formats/file_pairs.h"
@@ -205,10 +207,8 @@ const DataLayout& find_layout(const DataOptions& options) {
     return layout.name == options.layout;
   });
   if (found != layouts.end()) return *found;
-  std::string names;
-  for (const DataLayout& layout : layouts) names += (names.empty() ? "" : ", ") + layout.name;
-  throw ConfigError(
-      concat("there is no data layout '", options.layout, "'; expected one of: ", names));
+  throw ConfigError(concat("there is no data layout '", options.layout, "'; expected one of: ",
+                           joined(layouts | std::views::transform(&DataLayout::name))));
 }
 
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, std::uint64_t seed) {

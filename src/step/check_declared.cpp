@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <ranges>
 
+#include "core/words.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 #include "step/check_options.h"
@@ -20,10 +22,9 @@ void check_sync_layers(const DataParallelOptions& options,
       return matches_pattern(layer->name(), pattern);
     });
     if (found) continue;
-    std::string names;
-    for (const BatchNormLayer* layer : layers) names += (names.empty() ? "" : ", ") + layer->name();
     throw ConfigError(concat("sync_layers: \"", pattern, "\" stands for no ",
-                             "BatchNorm layer of the model, which has ", names));
+                             "BatchNorm layer of the model, which has ",
+                             joined(layers | std::views::transform(&BatchNormLayer::name))));
   }
 }
 

@@ -47,7 +47,8 @@ struct DataParallel::Impl {
     return replicas[static_cast<std::size_t>(rank - first())];
   }
   /// Does work on all ranks. A thread that is left behind goes on with it after this has thrown:
-  /// here and in the two below, work refers to no variable of who gives it.
+  /// here and in the two below, work refers to no variable of the function that gives it. What a
+  /// user hands in to be read, a state or a batch, is not copied.
   void run(const std::function<void(TrainingReplica&)>& work) {
     group->run([this, work](int rank) { work(*replica_at(rank)); });
   }
@@ -82,9 +83,9 @@ struct DataParallel::Impl {
   std::unique_ptr<HookedGradients> hooked_gradients;
   std::vector<std::unique_ptr<TrainingReplica>> replicas;  // [own rank]
   std::vector<StepOutcome> outcomes;                       // [rank] of the step finished last
-  PeerExchange outcome_exchange;
-  std::vector<RankStep> rank_steps;     // [rank], of the same step
-  std::vector<StepUnderWay> under_way;  // the oldest first
+  PeerExchange outcome_exchange;                           // brings the other processes'
+  std::vector<RankStep> rank_steps;                        // [rank], of the same step
+  std::vector<StepUnderWay> under_way;                     // the oldest first
   StepInput begun;  // of the last step: a thread that is left behind may still be in it
   int next_slot = 0;
   float scale_in_use = 1;            // the loss scale of the next step to be finished

@@ -214,7 +214,7 @@ void DataParallel::for_each_replica(const std::function<void(Replica&)>& work) {
   impl_->check_between_steps("for_each_replica");
   LOCKSTEP_CHECK(work != nullptr, "the work for the replicas is null");
   impl_->run([work, &group = impl_->sync_group](TrainingReplica& replica) {
-    group.at(replica.rank()).enter("work", "of the caller");
+    group.at(replica.rank()).enter("working", "for_each_replica");
     work(replica);
   });
 }

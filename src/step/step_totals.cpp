@@ -41,13 +41,12 @@ void StepTotals::clear() {
 void StepTotals::read(int slot, StepOutcome& outcome) {
   const auto* read = static_cast<const StepSums*>(readback_->wait(slot));
   const auto* numbers = reinterpret_cast<const double*>(read + 1);
+  const bool by_image = fixed_.images > 0, by_block = fixed_.blocks > 0;
+  const double* const losses = by_image ? numbers : read->losses.data();
+  const double* const squares = by_block ? numbers + losses_ * fixed_.images : &read->squared_norm;
   outcome.sums = *read;
-  const double* const squares = numbers + losses_ * fixed_.images;
-  const auto& losses = read->losses;
-  outcome.loss_terms.assign(losses.data(), losses.data() + losses_);
-  outcome.square_terms.assign(1, read->squared_norm);
-  if (fixed_.images > 0) outcome.loss_terms.assign(numbers, squares);
-  if (fixed_.blocks > 0) outcome.square_terms.assign(squares, squares + fixed_.blocks);
+  outcome.loss_terms.assign(losses, losses + losses_ * (by_image ? fixed_.images : 1));
+  outcome.square_terms.assign(squares, squares + (by_block ? fixed_.blocks : 1));
 }
 
 }  // namespace lockstep

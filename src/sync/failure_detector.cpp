@@ -16,6 +16,7 @@
 
 #include "core/start_thread.h"
 #include "core/system_text.h"
+#include "core/words.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -146,16 +147,14 @@ void FailureDetector::connect_to_first(const std::string& told) {
   words >> passwords.question >> passwords.answer >> port;
   const std::string& own_host = hosts_[static_cast<std::size_t>(process_)];
   std::vector<std::string> addresses;
-  std::string tried;
   for (std::string address; words >> address;) {
     if (address.starts_with("127.") && own_host != hosts_.front()) continue;
     addresses.push_back(address);
-    tried += (tried.empty() ? "" : ", ") + address;
   }
   const int socket = reach_first(addresses, port, process_, passwords, kAllConnect);
   if (socket < 0) {
     fail(concat(name(process_), " does not reach ", hosts_.front(), " at port ", port, " of ",
-                tried));
+                joined(addresses)));
   }
   limit(socket, kReach);
   lines_.push_back({0, socket, {}, false});

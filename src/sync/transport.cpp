@@ -1,8 +1,10 @@
 #include "sync/transport.h"
 
 #include <algorithm>
+#include <ranges>
 #include <string>
 
+#include "core/words.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -35,11 +37,9 @@ std::vector<GpuTransport>& gpu_transports() {
 }
 
 std::string gpu_transport_names() {
-  std::string names;
-  for (const GpuTransport& transport : gpu_transports()) {
-    names += (names.empty() ? "" : ", ") + std::string(to_string(transport.kind));
-  }
-  return names;
+  return joined(gpu_transports() | std::views::transform([](const GpuTransport& transport) {
+                  return to_string(transport.kind);
+                }));
 }
 
 bool on_gpu(const Device& device) { return device.kind == DeviceKind::kCuda; }

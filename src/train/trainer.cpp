@@ -251,8 +251,13 @@ bool Trainer::stop_requested() { return is_any(request_.stop != nullptr && reque
 void Trainer::validate_what_was_resumed() {
   const std::int64_t step = meter_.begun();
   const bool inside = 0 < step && step < session_.max_iters;
-  if (!inside || !session_.resume.found() || !due(step, request_.config.run.val_every)) return;
-  if (is_any(session_.world.first() && !recorder_.knows_scores_of(step))) validate();
+  const RunOptions& options = request_.config.run;
+  if (!inside || !session_.resume.found() || !due(step, options.val_every)) return;
+  // It is frozen only behind the validation of the step at which it freezes.
+  if (step > request_.config.bn.freeze_step(session_.max_iters)) freeze_when_due();
+  if (!is_any(session_.world.first() && !recorder_.knows_scores_of(step))) return;
+  validate();
+  if (due(step, options.checkpoint_every)) save_progress();
 }
 
 // Of a step: the next global batch, every replica's forward and backward pass and the update.
@@ -450,8 +455,9 @@ TrainSummary Trainer::interrupt() {
                   shell_word(folder.root.string()));
   const int processes = session_.layout.processes();
   const std::string launched =
-      processes > 1 ? fmt::format(", in each of {} processes (mpirun -np {})", processes, processes)
-                    : "";
+      processes > 1
+          ? fmt::format(", in each of {} processes (mpirun -np {}),", processes, processes)
+          : "";
   recorder_.end({.step = meter_.done(),
                  .status = "interrupted",
                  .exit_code = kExitInterrupted,

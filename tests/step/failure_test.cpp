@@ -216,9 +216,9 @@ TEST_CASE("work for each replica is there as long as a thread that is left behin
       released.wait();
       CHECK(*text == "of the caller");
     };
-    CHECK_THROWS_WITH_AS(run->for_each_replica(work),
-                         doctest::Contains("is left behind (replica 1: work in of the caller"),
-                         ReplicaError);
+    CHECK_THROWS_WITH_AS(
+        run->for_each_replica(work),
+        doctest::Contains("is left behind (replica 1: working in for_each_replica"), ReplicaError);
   }
   CHECK(run->has_stuck_thread());
   CHECK_FALSE(watched.expired());

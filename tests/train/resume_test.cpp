@@ -291,17 +291,29 @@ TEST_CASE("a run that was cut off in its last evaluation knows its best when it 
 }
 
 TEST_CASE("a validation that fails leaves its step's checkpoint, and is made up for when resumed") {
-  const Runs runs;
-  const std::vector<std::string> both{"run.val_every=4", "run.checkpoint_every=4"};
-  train(runs.request("whole", both));
-  TrainRequest cut = runs.request("cut", both);
-  cut.fault = "evaluation:step=4";
-  CHECK_THROWS_WITH_AS(train(cut), doctest::Contains("injected failure in the evaluation"), Error);
-  CHECK(load_checkpoint(runs.folder("cut").checkpoint("last")).state.iteration == 4);
-  cut.fault.clear();
-  cut.resume = "auto";
-  train(cut);
-  check_same_run(runs.folder("whole"), runs.folder("cut"));
+  for (const auto& [step, freeze] :
+       {std::pair{4, "bn.freeze_at=1"}, {8, "bn.freeze_at=0.6"}, {8, "bn.freeze_at=0.8"}}) {
+    CAPTURE(std::string(freeze));
+    const Runs runs;
+    const std::vector<std::string> both{"run.val_every=4", "run.checkpoint_every=4",
+                                        "run.eval_disparity=true", freeze};
+    train(runs.request("whole", both));
+    TrainRequest cut = runs.request("cut", both);
+    cut.fault = "evaluation:step=" + std::to_string(step);
+    CHECK_THROWS_WITH_AS(train(cut), doctest::Contains("injected failure in the evaluation"),
+                         Error);
+    CHECK(load_checkpoint(runs.folder("cut").checkpoint("last")).state.iteration == step);
+    cut.fault.clear();
+    cut.resume = "auto";
+    train(cut);
+    check_same_run(runs.folder("whole"), runs.folder("cut"));
+    const auto evaluations = [&](const char* run) {
+      const std::vector<json> events = lines_of(runs.folder(run).events());
+      return std::count_if(events.begin(), events.end(),
+                           [](const json& line) { return line.at("type") == "eval"; });
+    };
+    CHECK(evaluations("cut") == evaluations("whole"));
+  }
 }
 
 TEST_CASE("--resume alone goes on with the newest run, and makes no other one of it") {

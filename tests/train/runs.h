@@ -63,7 +63,7 @@ class Runs {
 inline void check_same_run(const RunFolder& a, const RunFolder& b) {
   CHECK(read_text(a.scalars()) == read_text(b.scalars()));
   for (const char* name : {"last", "best", "iter_8", "iter_10"}) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     CHECK(std::filesystem::exists(a.checkpoint(name)));
     CHECK(read_text(a.checkpoint(name)) == read_text(b.checkpoint(name)));
     CHECK(read_text(state_path(a.checkpoint(name))) == read_text(state_path(b.checkpoint(name))));

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <ranges>
 #include <unordered_map>
 
+#include "core/words.h"
 #include "nn/layers/conv2d_layer.h"
 
 namespace lockstep {
@@ -12,9 +14,8 @@ Outputs::const_iterator find_output(const Outputs& outputs, const std::string& n
   const auto found = std::find_if(outputs.begin(), outputs.end(),
                                   [&](const Output& output) { return output.name == name; });
   if (found != outputs.end()) return found;
-  std::string names;
-  for (const Output& output : outputs) names += (names.empty() ? "" : ", ") + output.name;
-  throw ConfigError(concat("the network has no output '", name, "'; it has ", names));
+  throw ConfigError(concat("the network has no output '", name, "'; it has ",
+                           joined(outputs | std::views::transform(&Output::name))));
 }
 
 bool DeclaredNetwork::owns(const Value* value) const {

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <set>
 
+#include "core/words.h"
 #include "io/weight_files.h"
 #include "lockstep/nn/parameter_store.h"
 #include "nn/graph/weight_names.h"
@@ -47,13 +48,7 @@ std::vector<Entry> entries_of(const ParameterStore& store) {
   return entries;
 }
 
-std::string to_text(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t extent : shape) {
-    text += (text.empty() ? "" : ", ") + std::to_string(extent);
-  }
-  return "[" + text + "]";
-}
+std::string to_text(const std::vector<std::int64_t>& shape) { return "[" + joined(shape) + "]"; }
 
 // What stands for the tensors when names are compared: those with a counter's name are left out,
 // since files from before PyTorch counted batches lack them. The last is that of a model whose
@@ -137,11 +132,7 @@ void append_list(std::string& text, const char* title, const std::vector<std::st
 // "; 3 TITLE: a, b, c"
 std::string clause(const char* title, const std::vector<std::string>& items) {
   if (items.empty()) return "";
-  std::string text = concat("; ", items.size(), " ", title, ": ");
-  for (std::size_t i = 0; i < items.size() && i < kShown; ++i) {
-    text += (i == 0 ? "" : ", ") + items[i];
-  }
-  return items.size() > kShown ? concat(text, " and ", items.size() - kShown, " more") : text;
+  return concat("; ", items.size(), " ", title, ": ", joined(items, kShown));
 }
 
 /// Whether the file differs from the network by a second head alone ("aux_classifier", "aux").

@@ -1,8 +1,10 @@
 #include "lockstep/nn/model.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
+#include "core/words.h"
 #include "lockstep/nn/models.h"
 
 namespace lockstep {
@@ -109,9 +111,8 @@ Architecture find_architecture(const ModelTable& models, const ModelOptions& opt
   });
   if (found != models.end())
     return options.one_logit ? make_with_one_logit(*found, options) : found->make(options);
-  std::string names;
-  for (const ModelEntry& entry : models) names += (names.empty() ? "" : ", ") + entry.name;
-  throw ConfigError(concat("there is no model '", options.arch, "'; expected one of: ", names));
+  throw ConfigError(concat("there is no model '", options.arch, "'; expected one of: ",
+                           joined(models | std::views::transform(&ModelEntry::name))));
 }
 
 }  // namespace lockstep

@@ -1,5 +1,7 @@
 #include <map>
+#include <ranges>
 
+#include "core/words.h"
 #include "lockstep/nn/models.h"
 #include "nn/models/backbone_options.h"
 
@@ -131,9 +133,8 @@ std::string describe_stem(const ResNetOptions& options) {
 ResNetOptions resnet_options(const std::string& name) {
   const auto found = known_options().find(name);
   if (found != known_options().end()) return found->second;
-  std::string names;
-  for (const auto& [known, options] : known_options()) names += (names.empty() ? "" : ", ") + known;
-  throw ConfigError(concat("there is no ResNet '", name, "'; expected one of: ", names));
+  throw ConfigError(concat("there is no ResNet '", name,
+                           "'; expected one of: ", joined(known_options() | std::views::keys)));
 }
 
 ResNetOptions with_output_stride(ResNetOptions options, int output_stride) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/words.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/network.h"
 
@@ -21,12 +22,6 @@ double ramp(std::int64_t at, std::int64_t begin, std::int64_t end, double first,
 BatchNormOptions with_mode(BatchNormOptions options, BatchNormMode mode) {
   options.mode = mode;
   return options;
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 /// What a norm does, without its name.
