@@ -274,6 +274,7 @@ TEST_CASE("the average of the weights follows them, and goes on where it was") {
   const TensorMap averaged = run->averaged_state_dict(), weights = run->state_dict();
   CHECK(averaged.at("encoder.0.0.bn.running_mean").data ==
         weights.at("encoder.0.0.bn.running_mean").data);
+  late->train_step(toy_batch(5, 7), 0, 0.1F);  // has an average of its own by now
   for (DataParallel* other : {rest.get(), late.get()}) copy_parameters(*run, *other);
   OptimizerState state = run->optimizer_state();
   rest->set_optimizer_state(state);
@@ -330,6 +331,7 @@ TEST_CASE("the average of the running statistics follows rank 0's, and goes on w
     spoiled.images[5] = std::nanf("");
     CHECK_THROWS_AS(run->train_step(spoiled, 4, 0.1F), NonFiniteError);
     CHECK(var_of(run->averaged_state_dict()) == expected);
+    late->train_step(toy_batch(5, 7), 0, 0.1F);  // has an average of its own by now
     for (DataParallel* other : {rest.get(), late.get()}) copy_parameters(*run, *other);
     OptimizerState state = run->optimizer_state();
     rest->set_optimizer_state(state);
