@@ -155,6 +155,29 @@ TEST_CASE("values that nobody writes, and writes of what is another's, are error
                    return net.append(layer({}, net.value("y", x->shape), {.reads_input = true}));
                  }),
                  "mine: its traits speak of input 0, and it has no input");
+  const auto half = [&](const LayerTraits& traits) {
+    return refusal([&](auto& net, Value* x) {
+      return net.append(layer({net.relu(x), x}, net.value("y", {2, 4, 4, 2}), traits));
+    });
+  };
+  check_contains(half({.grad_in_place = true}),
+                 "mine: by its traits input 0 and the output share memory");
+  check_contains(half({.forward_in_place = true}), "got [2, 4, 4, 3] and [2, 4, 4, 2]");
+  check_contains(half({.concatenates = true}), "expected 2 of all inputs, got 6");
+  check_contains(
+      refusal([&](auto& net, Value* x) {
+        return net.append(layer({x}, net.value("y", {2, 8, 2, 3}), {.concatenates = true}));
+      }),
+      "expected inputs like the output, [2, 8, 2, 3], got [2, 4, 4, 3]");
+  for (const bool reads_again : {false, true}) {
+    check_contains(refusal([&](auto& net, Value* x) {
+                     Value* between = reads_again ? net.relu(x) : x;
+                     Value* y = net.append(
+                         layer({between}, net.value("y", x->shape), {.forward_in_place = true}));
+                     return reads_again ? net.add(y, between) : y;
+                   }),
+                   reads_again ? "mine: it overwrites 'relu_0'" : "mine: it overwrites 'input'");
+  }
   check_contains(refusal([](auto&, Value* x) { return x; }), "output 'out' is the network's input");
 }
 

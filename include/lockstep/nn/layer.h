@@ -75,10 +75,11 @@ struct LayerTraits {
   bool saved_persists = false;
 
   // --- where tensors may lie ---
-  /// Whether the output lies where input 0 does, which nobody else reads. Only without a backward
-  /// pass.
+  /// Whether the output lies where input 0 does, which has as many elements and which nobody else
+  /// reads. Only without a backward pass.
   bool forward_in_place = false;
-  /// Whether grad of input 0 may lie in the memory of the output's grad.
+  /// Whether grad of input 0 may lie in the memory of the output's grad, which has as many
+  /// elements.
   bool grad_in_place = false;
   /// The first input to whose gradient `backward` can add. To those before it the network adds.
   std::size_t accumulates_from = 0;

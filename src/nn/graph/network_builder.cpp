@@ -75,15 +75,35 @@ void check_outputs(const Outputs& outputs, const Value* input,
   }
 }
 
-// How a layer's traits speak of inputs that it must have then.
+// How a layer's traits speak of inputs that it must have then, and of memory that must fit.
 void check_traits(const Layer& layer) {
-  if (!layer.inputs().empty()) return;
   const LayerTraits traits = layer.traits();
-  const bool speaks = traits.reads_input || traits.forward_in_place || traits.grad_in_place ||
-                      traits.concatenates || traits.splits_backward;
-  LOCKSTEP_CHECK(!speaks, layer.name(),
-                 ": its traits speak of input 0, and it has no input (reads_input, "
-                 "forward_in_place, grad_in_place, concatenates, splits_backward)");
+  const std::span<Value* const> inputs = layer.inputs();
+  const bool in_place = traits.forward_in_place || traits.grad_in_place;
+  if (inputs.empty()) {
+    const bool speaks =
+        traits.reads_input || in_place || traits.concatenates || traits.splits_backward;
+    LOCKSTEP_CHECK(!speaks, layer.name(),
+                   ": its traits speak of input 0, and it has no input (reads_input, "
+                   "forward_in_place, grad_in_place, concatenates, splits_backward)");
+    return;
+  }
+  const Shape &x = inputs.front()->shape, &y = layer.output()->shape;
+  LOCKSTEP_CHECK(!in_place || x.elements() == y.elements(), layer.name(),
+                 ": by its traits input 0 and the output share memory (forward_in_place, "
+                 "grad_in_place): expected as many elements of both, got ",
+                 to_string(x), " and ", to_string(y));
+  if (!traits.concatenates) return;
+  std::int64_t channels = 0;
+  for (const Value* part : inputs) {
+    channels += part->shape.channels();
+    LOCKSTEP_CHECK(part->shape.with_channels(y.channels()) == y, layer.name(),
+                   ": by its traits it concatenates channels: expected inputs like the output, ",
+                   to_string(y), ", got ", to_string(part->shape));
+  }
+  LOCKSTEP_CHECK(channels == y.channels(), layer.name(),
+                 ": by its traits it concatenates channels: expected ", y.channels(),
+                 " of all inputs, got ", channels);
 }
 
 void check_norm_numbers(const std::string& name, BatchNormOptions options) {

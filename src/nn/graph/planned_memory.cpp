@@ -13,8 +13,23 @@ std::int64_t images_together(const DeclaredNetwork& network, const PlanOptions& 
   return options.training && options.tile > 0 ? std::min(options.tile, planned) : planned;
 }
 
+// What an output overwrites is nobody else's.
+void check_in_place(const DeclaredNetwork& network, const PlanOptions& options) {
+  for (const auto& layer : network.layers) {
+    if (!layer->traits().forward_in_place) continue;
+    const Value* const x = layer->inputs()[0];
+    std::ptrdiff_t uses = std::ranges::count(network.outputs, x, &Output::value);
+    for (const auto& other : network.layers) uses += std::ranges::count(other->inputs(), x);
+    LOCKSTEP_CHECK(!options.training && uses == 1 && x != network.input, layer->name(),
+                   ": it overwrites '", x->name,
+                   "' (forward_in_place): only a network without a backward pass may, and only a "
+                   "value that no other layer and nobody outside reads");
+  }
+}
+
 // Channels-last; the batch is the planned one.
 Graph describe(const DeclaredNetwork& network, const PlanOptions& options) {
+  check_in_place(network, options);
   const std::int64_t tile = images_together(network, options);
   Graph graph;
   std::unordered_map<const Value*, int> index;
