@@ -198,7 +198,8 @@ def violations(root, program):
 def other_versions(root):
     """Places that name the version, and another one than CMakeLists.txt; the wheel takes its own from there."""
     (version,) = re.findall(r"^project\(lockstep VERSION (\S+)", (root / "CMakeLists.txt").read_text(), re.M)
-    named = {"CITATION.cff": r"^version: (\S+)", "CHANGELOG.md": r"^## (\d\S+)", "docs/do/install.md": r"lockstep[-_](\d+\.\d+\.\d+)"}
+    named = {"CITATION.cff": r"^version: (\S+)", "CHANGELOG.md": r"^## (\d\S+)", "docs/do/install.md": r"lockstep[-_](\d+\.\d+\.\d+)",
+             "docs/learn/example_report.html": r">lockstep</th><td>([^<]+)<"}
     for file, pattern in named.items():
         found = re.findall(pattern, (root / file).read_text(), re.M)
         found = found[:1] if file == "CHANGELOG.md" else found  # the newest
