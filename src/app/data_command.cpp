@@ -50,7 +50,8 @@ std::string size_text(const SplitReport& split) {
 }
 
 void print_split(const SplitReport& split) {
-  fmt::print("{}: {} images{}, {}; {} % of the labels do not count\n", split.name, split.images,
+  fmt::print("{}: {}{}, {}; {} % of the labels do not count\n", split.name,
+             count_of(split.images, "image"),
              split.examined == split.images ? "" : fmt::format(", {} looked at", split.examined),
              size_text(split),
              format_number(percent(split.ignored, split.ignored + split.labels), 2));

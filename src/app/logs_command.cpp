@@ -116,6 +116,7 @@ void add_state(const fs::path& run, Json& json) {
       for (const char* key : {"bn_mode", "devices", "seed"}) {
         if (line.contains(key)) json[key] = line[key];
       }
+      if (json.contains("bn_mode")) json["bn_mode"] = current_mode_name(json.value("bn_mode", ""));
       ended = false;
       json.erase("error");
     }

@@ -67,6 +67,14 @@ MeanSpread over(const Summaries& runs,
   return mean_spread(values);
 }
 
+/// The same of figures of steps, which a run that was only evaluated again may lack.
+MeanSpread over_timed(const Summaries& runs,
+                      const std::function<double(const TrainSummary&)>& value) {
+  return over(runs, [&](const TrainSummary& run) {
+    return run.times.known() ? std::optional(value(run)) : std::nullopt;
+  });
+}
+
 std::vector<LayerComparison> mean_layers(const Summaries& runs) {
   std::vector<LayerComparison> layers;
   std::vector<int> counts;
@@ -153,10 +161,11 @@ ModeResult summarize(const RunsOfMode& group) {
   const Summaries& runs = group.runs;
   for (const TrainSummary* run : runs) result.runs[run->seed] = run->run;
   result.train_loss = over(runs, [](const auto& run) { return run.train_loss; });
-  result.step_ms = over(runs, [](const auto& run) { return 1000 * run.times.median_step; });
-  result.waiting_share = over(runs, [](const auto& run) { return run.waiting_share; });
+  result.step_ms = over_timed(runs, [](const auto& run) { return 1000 * run.times.median_step; });
+  result.waiting_share = over_timed(runs, [](const auto& run) { return run.waiting_share; });
   result.shares_cores = std::ranges::any_of(runs, &TrainSummary::shares_cores);
-  result.images_per_second = over(runs, [](const auto& run) { return run.images_per_second; });
+  result.images_per_second =
+      over_timed(runs, [](const auto& run) { return run.images_per_second; });
   add_other_stats(result, runs);
   result.layers = mean_layers(runs);
   return result;

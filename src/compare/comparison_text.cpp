@@ -75,9 +75,10 @@ std::string pair_table(const Comparison& comparison) {
 std::string time_table(const Comparison& comparison) {
   Table table{{"mode", "devices", "ms per step", "images/s", "waiting in BatchNorm"}, {}};
   for (const ModeResult& mode : comparison.modes) {
+    const bool known = !mode.shares_cores && mode.waiting_share.count > 0;
     table.rows.push_back({mode.mode, mode.devices, plus_minus(mode.step_ms, 1),
                           plus_minus(mode.images_per_second, 1),
-                          mode.shares_cores ? "-" : plus_minus(mode.waiting_share, 1, 100) + " %"});
+                          known ? plus_minus(mode.waiting_share, 1, 100) + " %" : "-"});
   }
   const bool unknown = std::ranges::any_of(comparison.modes, &ModeResult::shares_cores);
   return to_markdown(table) +

@@ -248,10 +248,11 @@ std::optional<TrainSummary> finished_run(PlannedRun& run, PresentData& data) {
 
 std::string describe_run(const TrainSummary& summary) {
   const std::optional<double> reached = score(summary.evaluation);
-  return fmt::format("{} {}, train loss {:.3f}, {:.0f} ms per step",
-                     score_name(summary.evaluation.task),
+  return fmt::format("{} {}, train loss {:.3f}{}", score_name(summary.evaluation.task),
                      reached ? fmt::format("{:.2f}", *reached) : "undefined", summary.train_loss,
-                     1000 * summary.times.median_step);
+                     summary.times.known()
+                         ? fmt::format(", {:.0f} ms per step", 1000 * summary.times.median_step)
+                         : "");
 }
 
 /// What the runs from `next` on will take, by the mean of those that this process has trained.
@@ -457,7 +458,7 @@ Estimate estimate_time(const ComparisonPlan& plan) {
     for (std::size_t i = cell; i < plan.runs.size(); i += plan.cells.size()) {
       std::optional<TrainSummary> summary = read_summary(plan.runs[i].request.output);
       missing += summary ? 0 : 1;
-      if (summary) finished = std::move(summary);
+      if (summary && summary->times.known()) finished = std::move(summary);
     }
     if (missing == 0) continue;
     estimate.runs += missing;

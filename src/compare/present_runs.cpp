@@ -28,6 +28,17 @@ Config common_config(const TrainSummary& run, const Tables& tables) {
   return config;
 }
 
+/// Of a folder without any that is finished.
+std::string why_none(const fs::path& folder) {
+  if (RunFolder{folder}.holds_run())
+    return ": its run has not finished, or its events.jsonl is not whole";
+  const std::vector<std::string> unfinished = left_out_runs(folder);
+  if (unfinished.empty())
+    return " (expected a folder that `lockstep train` or `lockstep compare` made)";
+  return concat("; ", unfinished.front(),
+                unfinished.size() == 1 ? "" : concat("; and ", unfinished.size() - 1, " more"));
+}
+
 }  // namespace
 
 std::vector<fs::path> finished_run_folders(const fs::path& folder) {
@@ -37,8 +48,7 @@ std::vector<fs::path> finished_run_folders(const fs::path& folder) {
     if (entry.is_directory() && read_summary(entry.path())) inside.push_back(entry.path());
   }
   if (inside.empty()) {
-    throw DataError(concat(folder.string(), " holds no finished run (expected a folder that ",
-                           "`lockstep train` or `lockstep compare` made)"));
+    throw DataError(concat(folder.string(), " holds no finished run", why_none(folder)));
   }
   std::ranges::sort(inside);
   return inside;

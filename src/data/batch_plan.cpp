@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/words.h"
 #include "data/augment.h"
 #include "lockstep/core/check.h"
 
@@ -75,9 +76,9 @@ std::int64_t count_batches(std::int64_t batch, bool drop_last, std::int64_t samp
   const std::int64_t rest = drop_last ? 0 : batch - 1;
   const std::int64_t count = (samples + rest) / batch;
   if (count == 0) {
-    throw ConfigError(concat("an epoch has ", samples, " training images, fewer than a batch of ",
-                             batch, ", and batch.drop_last leaves none: use a smaller ",
-                             "batch or batch.drop_last = false"));
+    throw ConfigError(concat(
+        "an epoch has ", count_of(samples, "training image"), ", fewer than a batch of ", batch,
+        ", and batch.drop_last leaves none: use a smaller ", "batch or batch.drop_last = false"));
   }
   return count;
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "config/config.h"
+#include "core/words.h"
 #include "run/disparity.h"
 #include "run/run_folder.h"
 
@@ -19,6 +20,7 @@ std::string share(double part, double whole) {
 
 std::string format_times(const TrainSummary& summary) {
   const MeanTimes& times = summary.times;
+  if (!times.known()) return "";
   const double parts = times.data + times.compute + times.batch_norm_wait + times.gradient_exchange;
   std::string text =
       fmt::format("step {:.1f} ms (median {:.1f} ms), {:.1f} images/s\n", times.step * 1e3,
@@ -94,7 +96,7 @@ std::string format_basis(const Evaluation& evaluation) {
       evaluation.loss ? fmt::format("  loss {:.4f}", *evaluation.loss) : std::string();
   const auto& mismatch = evaluation.mismatch;
   return loss +
-         fmt::format("  ({} images{}, eval_stats {})\n", evaluation.images,
+         fmt::format("  ({}{}, eval_stats {})\n", count_of(evaluation.images, "image"),
                      mismatch ? " in windows" : "", to_string(evaluation.eval_stats)) +
          (mismatch ? format_mismatch(*mismatch) + "\n" : "");
 }

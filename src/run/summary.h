@@ -47,6 +47,9 @@ struct MeanTimes {
   double batch_norm_wait = 0;
   double gradient_exchange = 0;
   double median_step = 0;
+
+  /// False: no step was timed, as where a run was only evaluated again.
+  bool known() const { return median_step > 0; }
 };
 
 /// What one rank did over some steps: means per step, and the memory after the last of them.

@@ -111,6 +111,13 @@ std::vector<RankReport> mean_ranks(const StepMeter& meter, TrainingSession& sess
   return reports;
 }
 
+/// What the folder says of a run that has ended and takes no step more: nobody times its steps
+/// again.
+std::optional<TrainSummary> read_ended(const TrainingSession& session) {
+  const bool over = session.resume.found() && session.resume.step() == session.max_iters;
+  return over && session.world.first() ? read_summary(session.folder.root) : std::nullopt;
+}
+
 /// Used by one thread, the caller's.
 class Trainer {
  public:
@@ -149,6 +156,7 @@ class Trainer {
 
   const TrainRequest request_;
   TrainingSession session_;
+  const std::optional<TrainSummary> ended_;
   DataParallel& replicas_;
   AveragedModel average_;
   BatchFeed feed_;
@@ -168,6 +176,7 @@ class Trainer {
 Trainer::Trainer(const TrainRequest& request)
     : request_(request),
       session_(request_),
+      ended_(read_ended(session_)),
       replicas_(*session_.replicas),
       average_(request_.config, replicas_),
       feed_(*session_.loader),
@@ -522,6 +531,13 @@ TrainSummary Trainer::summarize(TrainStatus status) {
   if (times.step > 0) {
     summary.images_per_second = static_cast<double>(summary.global_batch) / times.step;
     summary.waiting_share = times.batch_norm_wait / times.step;
+  }
+  if (ended_ && ended_->placement == summary.placement) {
+    summary.times = ended_->times;
+    summary.images_per_second = ended_->images_per_second;
+    summary.waiting_share = ended_->waiting_share;
+    summary.ranks = ended_->ranks;
+    summary.batch_norms = ended_->batch_norms;
   }
   summary.shares_cores =
       session_.devices.front().kind == DeviceKind::kCpu && layout.own_ranks() > host_threads();

@@ -115,6 +115,8 @@ TEST_CASE("runs are listed with what they say of themselves, and one that cannot
   fs::remove(folder.path() / "e_no_scalars/scalars.json");
   write("f_damaged", R"({"type":7})"
                      "\n");
+  write("h_former_name", R"({"type":"header","bn_mode":"virtual"})"
+                         "\n");
   // Who looks into it is refused, as where permission is missing.
   fs::create_directory(folder.path() / "g_refused");
   fs::create_symlink("config.toml", folder.path() / "g_refused/config.toml");
@@ -122,7 +124,7 @@ TEST_CASE("runs are listed with what they say of themselves, and one that cannot
   const Outcome listed = run_lockstep({"logs", "ls", folder.path().string(), "--json"});
   CHECK(listed.exit_code == 0);
   const Json runs = Json::parse(listed.out);
-  REQUIRE(runs.size() == 7);
+  REQUIRE(runs.size() == 8);
   const auto expect = [&](std::size_t run, const char* status, std::int64_t step,
                           const char* devices) {
     CAPTURE(run);
@@ -143,6 +145,7 @@ TEST_CASE("runs are listed with what they say of themselves, and one that cannot
   CHECK(runs[5]["status"] == "unreadable");
   CHECK(contains(runs[5]["error"], "events.jsonl:1: damaged"));
   CHECK(runs[6]["status"] == "unreadable");
+  CHECK(runs[7]["bn_mode"] == "ghost");
   const Outcome table = run_lockstep({"logs", "ls", folder.path().string()});
   CHECK(table.exit_code == 0);
   CHECK(contains(table.out, "unreadable: scalars.json: No such file or directory"));

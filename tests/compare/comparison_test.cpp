@@ -115,6 +115,16 @@ TEST_CASE("waiting is not told where devices wait for cores") {
   CHECK(text.find("more virtual devices than cores") != std::string::npos);
 }
 
+TEST_CASE("runs whose steps nobody timed are left out of the times") {
+  TrainSummary untimed = run("sync", 1, 50);
+  untimed.times = {};
+  const Comparison result = compare_runs(std::vector{run("sync", 0, 50), untimed});
+  CHECK(result.modes[0].step_ms.count == 1);
+  CHECK(result.modes[0].step_ms.mean == doctest::Approx(200));
+  CHECK(result.modes[0].images_per_second.count == 1);
+  CHECK_FALSE(contains(to_markdown(compare_runs(std::vector{untimed})), "- %"));
+}
+
 TEST_CASE("differences are taken seed by seed") {
   const Comparison comparison = compare_runs(three_seeds());
   REQUIRE(comparison.modes.size() == 2);

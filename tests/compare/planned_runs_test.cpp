@@ -197,8 +197,18 @@ TEST_CASE("what a comparison says that failed is read again") {
 
 TEST_CASE("folders without a finished run are refused") {
   const test::TemporaryFolder folder;
-  CHECK_THROWS_WITH_AS(finished_run_folders(folder.path()),
-                       doctest::Contains("holds no finished run"), DataError);
+  const auto refused = [](const std::filesystem::path& inside, const char* why) {
+    CHECK_THROWS_WITH_AS(finished_run_folders(inside), doctest::Contains(why), DataError);
+  };
+  refused(folder.path(), "holds no finished run (expected a folder that `lockstep train`");
+  for (const char* run : {"local-s0", "sync-s0"}) {
+    std::filesystem::create_directory(folder.path() / run);
+    write_file(folder.path() / run / "config.toml", std::string());
+    write_file(folder.path() / run / "events.jsonl", std::string("{\"type\": \"header\"}\n"));
+  }
+  refused(folder.path(), "local-s0 is left out: its run has not finished");
+  refused(folder.path(), "; and 1 more");
+  refused(folder.path() / "sync-s0", "sync-s0 holds no finished run: its run has not finished");
 }
 
 }  // namespace lockstep

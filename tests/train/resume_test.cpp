@@ -181,6 +181,13 @@ TEST_CASE("resuming a finished run repeats nothing") {
   const TrainSummary again = train(request);
   CHECK(again.evaluation.confusion == first.evaluation.confusion);
   CHECK(read_text(runs.folder("a").scalars()) == scalars);
+  // Nor does it forget what the steps took and showed.
+  for (const TrainSummary& kept : {again, read_summary(runs.folder("a").root).value()}) {
+    CHECK(kept.times.median_step == first.times.median_step);
+    CHECK(kept.images_per_second == first.images_per_second);
+    CHECK(kept.ranks.size() == first.ranks.size());
+    CHECK(kept.batch_norms.size() == first.batch_norms.size());
+  }
 }
 
 TEST_CASE("a run that goes on with other convolutions says so") {

@@ -463,7 +463,10 @@ TEST_CASE("precise statistics are those of all training images, on any number of
 
 TEST_CASE("the end of a run says whether its data held it up") {
   TrainSummary summary;
-  summary.times = {.step = 1, .data = 0.05};
+  CHECK(format_summary(summary, "lockstep").find("step 0.0 ms") == std::string::npos);  // unknown
+  summary.evaluation.images = 1;
+  CHECK(format_summary(summary, "lockstep").find("(1 image, eval_stats") != std::string::npos);
+  summary.times = {.step = 1, .data = 0.05, .median_step = 1};
   CHECK(format_summary(summary, "lockstep").find("held the training up") == std::string::npos);
   summary.times.data = 0.2;
   CHECK(format_summary(summary, "lockstep").find("20.0 %  (the data held the training up") !=

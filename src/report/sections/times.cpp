@@ -10,10 +10,11 @@
 namespace lockstep {
 namespace {
 
+/// Of the runs whose steps were timed.
 std::vector<const TrainSummary*> summaries(const ReportData& data, const std::string& mode) {
   std::vector<const TrainSummary*> found;
   for (const RunRecord* run : data.of_mode(mode)) {
-    if (run->summary) found.push_back(&*run->summary);
+    if (run->summary && run->summary->times.known()) found.push_back(&*run->summary);
   }
   return found;
 }
@@ -183,7 +184,9 @@ std::string cost(const ReportData& data, const PairedDifference& pair) {
 }  // namespace
 
 void add_times(const ReportData& data, Page& page) {
-  if (!data.comparison) return;
+  const std::vector<std::string> modes = data.modes();
+  const auto timed = [&](const std::string& mode) { return !summaries(data, mode).empty(); };
+  if (!data.comparison || std::ranges::none_of(modes, timed)) return;
   page.section("time", "Time");
   for (const PairedDifference& pair : data.comparison->pairs) {
     if (const std::string text = cost(data, pair); !text.empty()) page.paragraph(text);
