@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <span>
 
 #include "io/pth_pickle.h"
@@ -52,51 +53,42 @@ const StorageType* find(std::span<const StorageType> types, std::string_view nam
   return found == types.end() ? nullptr : &*found;
 }
 
-// Python's own types, which Python 2 and 3 have in modules of two names.
-constexpr std::string_view kBuiltIn[] = {
-    "bool", "bytearray", "bytes", "complex", "dict", "float",   "frozenset", "int",
-    "list", "long",      "range", "set",     "str",  "unicode", "xrange",
-};
+// Modules and functions by which a pickle does harm. Here nothing is called, whatever its name is:
+// they are known so that the file's owner is told, and need not be all that there are.
+constexpr std::string_view kHarmfulModules[] = {"os.",     "posix.",     "nt.",    "subprocess.",
+                                                "sys.",    "importlib.", "runpy.", "pty.",
+                                                "socket.", "shutil."};
+constexpr std::string_view kHarmfulBuiltIn[] = {"eval", "exec", "execfile", "compile",
+                                                "open", "file", "apply",    "__import__"};
 
-// Arguments, scores, devices.
-constexpr std::string_view kBeside[] = {
-    "argparse.Namespace",
-    "collections.defaultdict",
-    "collections.Counter",
-    "_codecs.encode",
-    "numpy.core.multiarray.scalar",
-    "numpy._core.multiarray.scalar",
-    "numpy.core.multiarray._reconstruct",
-    "numpy._core.multiarray._reconstruct",
-    "numpy.dtype",
-    "numpy.ndarray",
-    "pathlib.Path",
-    "pathlib.PosixPath",
-    "torch.Size",
-    "torch.device",
-    "types.SimpleNamespace",
-};
-
-template <std::size_t count>
-bool is_among(const std::string_view (&names)[count], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
-bool is_beside(std::string_view global) {
+bool is_harmful(std::string_view global) {
+  // Python 2 and 3 have them in modules of two names.
   for (const std::string_view module : {"__builtin__.", "builtins."}) {
-    if (global.starts_with(module)) return is_among(kBuiltIn, global.substr(module.size()));
+    if (!global.starts_with(module)) continue;
+    return std::ranges::find(kHarmfulBuiltIn, global.substr(module.size())) !=
+           std::end(kHarmfulBuiltIn);
   }
-  return is_among(kBeside, global);
+  return std::ranges::any_of(kHarmfulModules,
+                             [&](std::string_view module) { return global.starts_with(module); });
 }
 
 }  // namespace
+
+std::string printable(std::string_view name) {
+  constexpr std::size_t kShown = 80;
+  std::string text(name.substr(0, kShown));
+  for (char& c : text) {
+    if (std::isprint(static_cast<unsigned char>(c)) == 0) c = '?';
+  }
+  return name.size() > kShown ? text + "..." : text;
+}
 
 std::string PickleValue::describe() const {
   constexpr std::array kKinds{"None",      "a bool",   "an int",       "an int", "a float",
                               "a str",     "a tuple",  "a list",       "a dict", "the name ",
                               "a storage", "a tensor", "an object of "};
   const bool named = kind == Kind::kGlobal || kind == Kind::kOpaque;
-  return concat(kKinds.at(static_cast<std::size_t>(kind)), named ? text : "");
+  return concat(kKinds.at(static_cast<std::size_t>(kind)), named ? printable(text) : "");
 }
 
 const StorageType* storage_type(std::string_view global) { return find(kStorageTypes, global); }
@@ -113,7 +105,7 @@ PickleName pickle_name(std::string_view global) {
   if (global == "torch._utils._rebuild_tensor_v3") return PickleName::kRebuildTyped;
   if (storage_type(global) != nullptr) return PickleName::kStorageType;
   if (element_type(global) != nullptr) return PickleName::kElementType;
-  return is_beside(global) ? PickleName::kBeside : PickleName::kUnknown;
+  return is_harmful(global) ? PickleName::kHarmful : PickleName::kForeign;
 }
 
 }  // namespace lockstep

@@ -1,7 +1,6 @@
 #include "io/pth_pickle.h"
 
 #include <algorithm>
-#include <cctype>
 #include <initializer_list>
 
 #include "io/file_bytes.h"
@@ -60,16 +59,6 @@ enum Operation : unsigned {
   kLong1 = 0x8a,
   kStackGlobal = 0x93,
 };
-
-// A name from a file, fit for a message.
-std::string printable(std::string_view name) {
-  constexpr std::size_t kShown = 80;
-  std::string text(name.substr(0, kShown));
-  for (char& c : text) {
-    if (std::isprint(static_cast<unsigned char>(c)) == 0) c = '?';
-  }
-  return name.size() > kShown ? text + "..." : text;
-}
 
 void check(bool holds, const char* what) {
   if (!holds) throw DataError(concat("its pickle is damaged: ", what));
@@ -359,7 +348,7 @@ bool Pickle::run_object(unsigned operation) {
 void Pickle::push_global() {
   const std::string_view module = bytes_.line(), name = bytes_.line();
   std::string whole = concat(module, ".", name);
-  if (pickle_name(whole) == PickleName::kUnknown) refuse(module, name);
+  if (pickle_name(whole) == PickleName::kHarmful) refuse(module, name);
   Value& global = stack_.make(Kind::kGlobal);
   global.text = names_.emplace_back(std::move(whole));
   global.type = storage_type(global.text);
@@ -377,7 +366,10 @@ void Pickle::refuse(std::string_view module, std::string_view name) const {
 void Pickle::call() {
   const Value& arguments = stack_.pop();
   const Value& global = stack_.pop();
-  check(global.kind == Kind::kGlobal && arguments.kind == Kind::kTuple, "it calls what is no name");
+  check(is(global, {Kind::kGlobal, Kind::kOpaque}) && arguments.kind == Kind::kTuple,
+        "it calls what is no name");
+  // A class inside of another is the object of a call, of getattr.
+  if (global.kind == Kind::kOpaque) return stack_.push(make_opaque(global));
   switch (pickle_name(global.text)) {
     case PickleName::kOrderedDict:
       return stack_.push(make_dict(arguments));
@@ -387,11 +379,11 @@ void Pickle::call() {
       return stack_.push(make_typed_tensor(arguments));
     case PickleName::kRebuildParameter:
       return stack_.push(make_parameter(arguments));
-    case PickleName::kBeside:
+    case PickleName::kForeign:
       return stack_.push(make_opaque(global));
     case PickleName::kStorageType:
     case PickleName::kElementType:
-    case PickleName::kUnknown:
+    case PickleName::kHarmful:
       return check(false, "it calls a type of storages");
   }
 }
@@ -434,8 +426,11 @@ Value& Pickle::make_typed_tensor(const Value& arguments) {
   constexpr std::size_t kType = 6;
   const bool typed =
       arguments.items.size() > kType && arguments.items[kType]->kind == Kind::kGlobal;
-  check(typed && pickle_name(arguments.items[kType]->text) == PickleName::kElementType,
-        "a tensor is of no type of elements");
+  check(typed, "a tensor is of no type of elements");
+  if (pickle_name(arguments.items[kType]->text) != PickleName::kElementType) {
+    throw DataError(concat("it has a tensor of ", printable(arguments.items[kType]->text),
+                           ", expected plain numbers: save the weights as floats"));
+  }
   Value untyped = arguments;
   untyped.items.erase(untyped.items.begin() + kType);
   Value& tensor = make_tensor(untyped);
@@ -445,17 +440,18 @@ Value& Pickle::make_typed_tensor(const Value& arguments) {
 
 // (tensor, requires_grad, hooks[, state])
 Value& Pickle::make_parameter(const Value& arguments) {
-  check(!arguments.items.empty() && arguments.items[0]->kind == Kind::kTensor,
+  check(!arguments.items.empty() && is(*arguments.items[0], {Kind::kTensor, Kind::kOpaque}),
         "a parameter is of no tensor");
+  if (arguments.items[0]->kind == Kind::kOpaque) return make_opaque(*arguments.items[0]);
   Value& tensor = stack_.make(Kind::kTensor);
   tensor.items = arguments.items[0]->items;
   tensor.type = arguments.items[0]->type;
   return tensor;
 }
 
-Value& Pickle::make_opaque(const Value& global) {
+Value& Pickle::make_opaque(const Value& made_of) {
   Value& opaque = stack_.make(Kind::kOpaque);
-  opaque.text = global.text;
+  opaque.text = made_of.text;
   return opaque;
 }
 
@@ -466,7 +462,7 @@ void Pickle::give_state() {
 }
 
 // ("storage", type, key, location, elements[, view]); the last is of files only that PyTorch wrote
-// before it had zip archives.
+// before it had zip archives. These have ("module", class, its source's file, source), too.
 void Pickle::push_storage() {
   const Value& id = stack_.pop();
   const auto part = [&](std::size_t i, Kind kind) {
@@ -475,10 +471,16 @@ void Pickle::push_storage() {
   const Value* what = part(0, Kind::kText);
   const Value *type = part(1, Kind::kGlobal), *key = part(2, Kind::kText),
               *elements = part(4, Kind::kInteger);
+  if (what != nullptr && what->text == "module" && type != nullptr) {
+    return stack_.push(make_opaque(*type));
+  }
   check(id.kind == Kind::kTuple && what != nullptr && what->text == "storage" && type != nullptr &&
-            pickle_name(type->text) == PickleName::kStorageType && key != nullptr &&
-            elements != nullptr,
+            key != nullptr && elements != nullptr,
         "a storage is not of a type, a key and a number of elements");
+  if (pickle_name(type->text) != PickleName::kStorageType) {
+    throw DataError(concat("it has a storage of ", printable(type->text),
+                           ", expected plain numbers: save the weights as floats"));
+  }
   check(elements->integer >= 0 && elements->integer <= kMaxElements,
         "a storage has an impossible number of elements");
   if (id.items.size() > 5 && id.items[5]->kind != Kind::kNone) {

@@ -1,7 +1,8 @@
 #pragma once
 // The part of Python's pickles (protocol 2) that torch.save writes for weights. A pickle is a
 // program for a machine with a stack; this one makes plain values and tensors and calls nothing:
-// what a file names is looked up in a table of known names, and anything else is refused.
+// what a file names is looked up in a table of known names, and an object of anything else is read
+// over.
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +39,7 @@ struct PickleValue {
     kGlobal,   // `text`: "module.name"
     kStorage,  // `text`: its key; `integer`: its elements; `type`
     kTensor,   // `items`: storage, offset, size, stride; `type`, or null: its storage's
-    kOpaque,   // an object of the class or function `text` that stands beside weights: not made
+    kOpaque,   // an object of the foreign class or function `text`: not made
   };
 
   Kind kind = Kind::kNone;
@@ -51,16 +52,19 @@ struct PickleValue {
   std::string describe() const;
 };
 
+/// A name from a file, fit for a message.
+std::string printable(std::string_view name);
+
 /// What a global name ("module.name") stands for.
 enum class PickleName : std::uint8_t {
-  kUnknown,
+  kForeign,  // of what checkpoints hold beside their weights: its place is read over
+  kHarmful,  // runs programs or opens files: refused
   kOrderedDict,
   kRebuildTensor,
   kRebuildTyped,  // a tensor that says its type, of a storage of bytes
   kRebuildParameter,
   kStorageType,
   kElementType,
-  kBeside,  // of what checkpoints hold beside their weights: its place is read over
 };
 
 PickleName pickle_name(std::string_view global);
@@ -147,7 +151,7 @@ class Pickle {
   Value& make_tensor(const Value& arguments);
   Value& make_typed_tensor(const Value& arguments);
   Value& make_parameter(const Value& arguments);
-  Value& make_opaque(const Value& global);
+  Value& make_opaque(const Value& made_of);
   void give_state();
   void push_storage();
   [[noreturn]] void refuse(std::string_view module, std::string_view name) const;

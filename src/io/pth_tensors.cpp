@@ -66,6 +66,9 @@ std::string keys_of(const PickleValue& dict) {
     const PickleValue& key = *dict.items[i];
     const bool plain = key.kind == Kind::kText && is_utf8(key.text);
     keys += (keys.empty() ? "" : ", ") + (plain ? std::string(key.text) : key.describe());
+    if (dict.items[i + 1]->kind == Kind::kOpaque) {
+      keys += concat(" (", dict.items[i + 1]->describe(), ")");
+    }
   }
   return keys;
 }
@@ -74,18 +77,23 @@ const PickleValue& model_of(const PickleValue& root) {
   constexpr const char* kExpected =
       "expected a state dict: tensors under their names, or a checkpoint that has them under "
       "'state_dict', 'model' or 'model_state_dict'; ";
-  check(root.kind == Kind::kDict, kExpected, "it holds ", root.describe());
+  constexpr const char* kRemedy =
+      ". If you trust the file, load it in Python and save the model's state_dict() alone";
+  check(root.kind == Kind::kDict, kExpected, "it holds ", root.describe(), kRemedy);
   for (const char* key : {"state_dict", "model", "model_state_dict"}) {
     const PickleValue* model = entry_of(root, key);
     if (model != nullptr && holds_tensors(*model)) return *model;
   }
-  check(holds_tensors(root), kExpected, "it holds a dict of [", keys_of(root), "]");
+  check(holds_tensors(root), kExpected, "it holds a dict of [", keys_of(root), "]", kRemedy);
   return root;
 }
 
-// What state dicts hold beside tensors that says nothing about weights.
-bool is_plain(const PickleValue& value) {
-  return value.kind <= Kind::kText;  // None, bool, numbers, text
+// Whether it may be weights, all the same: further state dicts, and tensors of another kind, such
+// as sparse ones.
+bool may_be_weights(const PickleValue& value) {
+  return holds_tensors(value) ||
+         (value.kind == Kind::kOpaque && (value.text.starts_with("torch._utils._rebuild") ||
+                                          value.text.starts_with("torch._tensor._rebuild")));
 }
 
 // --- one tensor ---
@@ -179,12 +187,12 @@ std::vector<View> views_of(const PickleValue& model) {
   std::vector<View> views;
   for (std::size_t i = 0; i < model.items.size(); i += 2) {
     const PickleValue &key = *model.items[i], &value = *model.items[i + 1];
+    if (value.kind != Kind::kTensor && !may_be_weights(value)) continue;
     check(key.kind == Kind::kText && is_utf8(key.text), "a name in the state dict is ",
           key.kind == Kind::kText ? "not UTF-8" : key.describe());
     const std::string name(key.text);
-    if (is_plain(value)) continue;
     check(value.kind == Kind::kTensor, "expected a tensor under ", name, " in the state dict, got ",
-          value.describe());
+          value.describe(), ": save a state dict of dense tensors alone");
     views.push_back(view_of(name, value));
   }
   return views;

@@ -8,9 +8,17 @@ metadata the names of the `files` and for those that are `refused` what the comp
 """
 import argparse
 import collections
+import datetime
+import decimal
+import enum
+import fractions
+import functools
 import os
 import pathlib
+import random
+import re
 import sys
+import uuid
 import zipfile
 
 import numpy
@@ -64,7 +72,22 @@ def checkpoint(key):
     optimizer.step()
     return {"epoch": 3, "arch": "resnet", "best": numpy.float64(0.5), "args": argparse.Namespace(lr=0.1, gpus=[0, 1]),
             "losses": [1.5, 2.5], "curves": collections.defaultdict(list, train=[0.5]), "seen": {1, 2},
-            "device": torch.device("cpu"), "optimizer": optimizer.state_dict(), key: model.state_dict()}, key
+            "device": torch.device("cpu"), "beside": beside(), "optimizer": optimizer.state_dict(), key: model.state_dict()}, key
+
+
+class Outer:
+    class Mode(enum.Enum):
+        TRAIN = 1
+
+
+def beside():
+    """What no table of classes would have."""
+    folder = pathlib.Path("runs")
+    layers = [functools.partial(torch.nn.BatchNorm2d, eps=1e-3), network(), network().forward, torch.nn.Conv2d, type(None)]
+    return [..., slice(1, None), collections.deque([1, 2], 5), frozenset([3]), datetime.datetime(2024, 5, 6), decimal.Decimal("0.1"),
+            datetime.timedelta(3), uuid.UUID(int=7), folder, re.compile("a+"), Outer.Mode.TRAIN, range(3), 1j, b"bytes",
+            bytearray(b"more"), fractions.Fraction(1, 3), random.getstate(), numpy.random.get_state(), numpy.arange(3.0),
+            torch.get_rng_state(), torch.float16, torch.zeros(3, 3).to_sparse(), *layers]
 
 
 def parameters():
@@ -92,12 +115,13 @@ FILES = {
 
 REFUSED = {
     "system": (lambda: {"weight": torch.zeros(2), "x": Refused()}, "names posix.system"),
-    "module": (network, "names torch.nn.modules.container.Sequential"),
+    "module": (network, "holds an object of torch.nn.modules.container.Sequential"),
     "sparse": (lambda: {"x": torch.zeros(3, 3).to_sparse()}, "_rebuild_sparse_tensor"),
     "tensor": (lambda: torch.zeros(3), "holds a tensor"),
     "list": (lambda: [torch.zeros(3)], "holds a list"),
     "nested": (lambda: {"generator": {"x": torch.zeros(3)}, "epoch": 2}, "a dict of [generator, epoch]"),
-    "namespace": (lambda: {"x": torch.zeros(3), "y": argparse.Namespace()}, "expected a tensor under y"),
+    "module_beside": (lambda: {"epoch": 3, "model": network()}, "[epoch, model (an object of torch.nn.modules.container.Sequential)]"),
+    "two": (lambda: {"x": torch.zeros(3), "y": {"z": torch.zeros(3)}}, "expected a tensor under y"),
     "key": (lambda: {"x": torch.zeros(3), 7: torch.zeros(3)}, "a name in the state dict is an int"),
 }
 

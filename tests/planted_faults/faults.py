@@ -713,7 +713,7 @@ FAULTS = [
     Fault("files of weights: the length before a storage is taken for its first values", "find_storages",
           replaced("at += kCount;", "at += 0 * kCount;"), "pth: tensors of every place*", test="test_io"),
     Fault("files of weights: any name in a pickle will do", "push_global",
-          replaced("if (pickle_name(whole) == PickleName::kUnknown) refuse", "if (whole.empty()) refuse"),
+          replaced("if (pickle_name(whole) == PickleName::kHarmful) refuse", "if (whole.empty()) refuse"),
           "pth: a name that is no part*", test="test_io"),
     Fault("names of weights: a single tensor in common is enough to rename", "find_mapping",
           replaced("fit.names < least || fit < best_fit", "fit < best_fit"), "weight names: a few names*",

@@ -47,8 +47,8 @@ TensorMap load_safetensors(const std::filesystem::path& path);
 /// and of the format before them: a state dict, or the state dict that a checkpoint has under
 /// "state_dict", "model" or "model_state_dict", whose other entries are not read. Strided tensors
 /// become contiguous; types stay. Nothing that the file names is executed. Throws DataError naming
-/// file and cause for a damaged or foreign one, and for one whose pickle names anything but
-/// tensors, plain values and what checkpoints are known to hold beside weights.
+/// file and cause for a damaged or foreign one, and for one whose pickle names what runs programs:
+/// os.system, say. Objects of other classes are read over.
 TensorMap load_pth(const std::filesystem::path& path);
 
 /// The tensors of a file of weights, safetensors or .pth: its contents say which, not its name.
