@@ -10,6 +10,7 @@
 #include "nn/norms/batch_norm_layer.h"
 #include "step/check_options.h"
 #include "step/data_parallel_impl.h"
+#include "sync/describe.h"
 
 namespace lockstep {
 namespace {
@@ -188,8 +189,9 @@ void DataParallel::Impl::call_on_replicate() {
   for (int rank = first(); rank < first() + rank_layout().own_ranks(); ++rank) {
     run([this, rank](TrainingReplica& replica) {
       if (replica.rank() != rank) return;
-      options.on_replicate(
-          {rank, ranks(), replica.device(), replica.backend(), replica.store(), replica.network()});
+      const ReplicaContext context{
+          rank, ranks(), replica.device(), replica.backend(), replica.store(), replica.network()};
+      call_named("on_replicate", [&] { options.on_replicate(context); });
     });
   }
 }

@@ -8,6 +8,7 @@
 #include "lockstep/core/check.h"
 #include "step/parameter_ranges.h"
 #include "step/step_totals.h"
+#include "sync/describe.h"
 
 namespace lockstep {
 namespace {
@@ -36,7 +37,7 @@ HookedGradients::HookedGradients(const DataParallelOptions& options,
   barrier_ = &group.make_barrier<char, char>(
       [this, &hook = options.on_gradients](const SyncCall&, auto, auto) {
         trade();
-        hook(named_);
+        call_named("on_gradients", [&] { hook(named_); });
       });
 }
 

@@ -40,25 +40,11 @@ std::string prefix(const std::exception_ptr& cause, std::span<const std::excepti
 /// The error to report for the first failure `cause` of a group; `thrown`: by this process's ranks.
 /// When one rank alone threw it, its text is preceded by "replica 2 (cpu:2): "; when several did (a
 /// mismatch all learn of) or none (the watchdog), the text names the replicas itself and stays as
-/// it is. ConfigError, DataError, NonFiniteError and StalledError keep their type, all others
-/// become ReplicaError. `remark` is added at the end.
+/// it is. `remark` is added at the end.
 std::exception_ptr attribute_failure(const std::exception_ptr& cause,
                                      std::span<const std::exception_ptr> thrown,
                                      const RankLayout& layout, const std::string& remark) {
-  const std::string text = prefix(cause, thrown, layout) + describe(cause) + remark;
-  try {
-    std::rethrow_exception(cause);
-  } catch (const ConfigError&) {
-    return std::make_exception_ptr(ConfigError(text));
-  } catch (const DataError&) {
-    return std::make_exception_ptr(DataError(text));
-  } catch (const NonFiniteError&) {
-    return std::make_exception_ptr(NonFiniteError(text));
-  } catch (const StalledError&) {
-    return std::make_exception_ptr(StalledError(text));
-  } catch (...) {
-    return std::make_exception_ptr(ReplicaError(text));
-  }
+  return with_text(cause, prefix(cause, thrown, layout) + describe(cause) + remark);
 }
 
 }  // namespace

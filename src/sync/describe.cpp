@@ -38,6 +38,31 @@ std::string describe(const std::exception_ptr& failure) {
   }
 }
 
+std::exception_ptr with_text(const std::exception_ptr& failure, const std::string& text) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const ConfigError&) {
+    return std::make_exception_ptr(ConfigError(text));
+  } catch (const DataError&) {
+    return std::make_exception_ptr(DataError(text));
+  } catch (const NonFiniteError&) {
+    return std::make_exception_ptr(NonFiniteError(text));
+  } catch (const StalledError&) {
+    return std::make_exception_ptr(StalledError(text));
+  } catch (...) {
+    return std::make_exception_ptr(ReplicaError(text));
+  }
+}
+
+void call_named(const char* name, const std::function<void()>& callback) {
+  try {
+    callback();
+  } catch (...) {
+    const std::exception_ptr failure = std::current_exception();
+    std::rethrow_exception(with_text(failure, concat(name, ": ", describe(failure))));
+  }
+}
+
 std::string describe_seconds(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", seconds);

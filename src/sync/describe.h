@@ -2,6 +2,7 @@
 // Words for reports: who, in which call, why. Every error of the barrier speaks of "replica N".
 
 #include <exception>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -21,6 +22,13 @@ std::string describe_ranks(std::span<const int> ranks);
 
 /// `what()` of the exception; "an unknown exception" for one that is not a std::exception.
 std::string describe(const std::exception_ptr& failure);
+
+/// The same failure with another text. ConfigError, DataError, NonFiniteError and StalledError keep
+/// their type, all others become ReplicaError.
+std::exception_ptr with_text(const std::exception_ptr& failure, const std::string& text);
+
+/// Calls a callback of the library's user. What it throws has `name` in front of its text.
+void call_named(const char* name, const std::function<void()>& callback);
 
 /// "12.3 s".
 std::string describe_seconds(double seconds);

@@ -184,14 +184,20 @@ TEST_CASE("a hook sees gradients without the loss scale, and none of a step that
   CHECK(calls == 1);
 }
 
-TEST_CASE("what a hook throws ends the run with its text, and what is no number is told") {
+TEST_CASE("what a hook throws ends the run, which names it, and what is no number is told") {
   DataParallelOptions options = plain_options(3);
-  options.on_gradients = [](auto) { throw std::runtime_error("the norm is above 7"); };
-  const auto run = make_toy(options);
-  with_timeout(std::chrono::seconds(30), [&] {
-    CHECK_THROWS_WITH_AS(run->train_step(toy_batch(5, 0), 0, 0.1F),
-                         doctest::Contains("the norm is above 7"), ReplicaError);
-  });
+  const auto throws = [&options](auto error) {
+    options.on_gradients = [error](auto) { throw error; };
+    const auto run = make_toy(options);
+    with_timeout(std::chrono::seconds(30), [&] {
+      CHECK_THROWS_WITH_AS(run->train_step(toy_batch(5, 0), 0, 0.1F),
+                           doctest::Contains("on_gradients: the norm is above 7"),
+                           std::conditional_t<std::is_base_of_v<Error, decltype(error)>,
+                                              decltype(error), ReplicaError>);
+    });
+  };
+  throws(std::runtime_error("the norm is above 7"));
+  throws(DataError("the norm is above 7"));
   options.on_gradients = [](std::span<const NamedGradient> gradients) {
     gradients.back().values.back() = std::numeric_limits<float>::quiet_NaN();
   };

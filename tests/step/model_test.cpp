@@ -201,6 +201,10 @@ TEST_CASE("replicas are told that they have their weights, rank 0 first") {
   }
   run.replicate();
   CHECK(ranks == std::vector<int>{0, 1, 2, 0, 1, 2});
+  options.on_replicate = [](const ReplicaContext&) { throw ConfigError("no such layer"); };
+  CHECK_THROWS_WITH_AS(DataParallel{options},
+                       doctest::Contains("replica 0 (cpu:0): on_replicate: no such layer"),
+                       ConfigError);
 }
 
 TEST_CASE("a model converted to synchronized BatchNorm is the one that was given it") {
