@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Union
 
+from ._arguments import refused
 from .errors import MissingPackageError
 from .run import read_run
 
@@ -49,13 +50,17 @@ _OF_PREDICTION = ("mode", "groups", "eps", "eps_mode", "affine")  # keys of [bn]
 
 def _from_run(kind: Any, run: Union[str, Path], which: str = "last", *, device: str = "cpu:1", threads: int = 0) -> Any:
     """Of the folder of a run, with the weights of its checkpoint `which`, evaluated by own statistics where its configuration says so.
-    Images are to be normalised by its data.mean and data.std."""
+    Images are to be normalised by its data.mean and data.std. Raises ConfigError for other evaluations."""
     found = read_run(run)
     model, bn = found.config["model"], found.config["bn"]
-    not_of_it = ("arch",) if model["arch"] == "unet" else ("arch", "width", "depth")
+    if bn["eval_stats"] not in ("device0", "own"):
+        raise refused(f"{found.path} is evaluated by bn.eval_stats = \"{bn['eval_stats']}\", and a Predictor by device0 or own: write "
+                      f"weights with these statistics by lockstep.export(run, \"weights.safetensors\"), and give them to Predictor()")
+    not_of_it = ("arch", "backbone_weights", "weights_prefix") + (() if model["arch"] == "unet" else ("width", "depth"))
     return kind(model["arch"], found.state_dict(which), found.config["data"]["num_classes"], device=device, threads=threads,
                 model={key: value for key, value in model.items() if key not in not_of_it},
-                bn={key: value for key, value in bn.items() if key in _OF_PREDICTION}, own_statistics=bn["eval_stats"] == "own")
+                bn={key: value for key, value in bn.items() if key in _OF_PREDICTION}, own_statistics=bn["eval_stats"] == "own",
+                tf32=found.config["run"].get("tf32", True))
 
 
 Predictor.from_run = classmethod(_from_run)

@@ -27,13 +27,13 @@ Options = str | Mapping[str, object]
 class DataParallel:
     """Trains a network on all its devices. Used by one thread at a time."""
 
-    def __init__(self, devices: str, arch: str, input: tuple[int, int, int, int], num_classes: int, *, losses: Options | Sequence[Options] = 'cross_entropy', optimizer: Options = 'sgd', bn: Options = 'sync', model: Mapping[str, object] | None = None, seed: int = 0, ignore_index: int = 255, accumulate: int = 1, stall_timeout: float = 60.0) -> None:
+    def __init__(self, devices: str, arch: str, input: tuple[int, int, int, int], num_classes: int, *, losses: Options | Sequence[Options] = 'cross_entropy', optimizer: Options = 'sgd', bn: Options = 'sync', model: Mapping[str, object] | None = None, seed: int = 0, ignore_index: int = 255, accumulate: int = 1, stall_timeout: float = 60.0, tf32: bool = True) -> None:
         """
         devices: 'cpu:4' for four virtual devices of the processor, 'cuda:0,1' for GPUs.
         input: [N, C, H, W] of the largest batch that will come.
         losses, optimizer, bn: a word, or a dictionary with the keys of a configuration's table,
         such as {'type': 'sgd', 'lr': 0.1}; model: the keys of [model], such as {'width': 8}.
-        A loss may also have an 'output', 'out' or 'aux'.
+        A loss may also have an 'output', 'out' or 'aux'. tf32: run.tf32, of GPUs.
         """
 
     def train_step(self, images: Array, labels: Array, lr: float | None = None) -> StepResult:
@@ -103,11 +103,11 @@ class Predictor:
     Runs a trained network on one device, by its running statistics or by each image's own. Threads take turns.
     """
 
-    def __init__(self, arch: str, weights: Mapping[str, Array], num_classes: int, *, model: Mapping[str, object] | None = None, bn: Options | None = None, device: str = 'cpu:1', threads: int = 0, output: str = 'out', own_statistics: bool = False) -> None:
+    def __init__(self, arch: str, weights: Mapping[str, Array], num_classes: int, *, model: Mapping[str, object] | None = None, bn: Options | None = None, device: str = 'cpu:1', threads: int = 0, output: str = 'out', own_statistics: bool = False, tf32: bool = True) -> None:
         """
         weights: a state_dict() of the network. model and bn as in training: bn's eps counts.
         threads: of the processor; 0: all. own_statistics: every image is normalised by its own mean
-        and variance (bn.eval_stats = "own").
+        and variance (bn.eval_stats = "own"). tf32: run.tf32, of GPUs.
         """
 
     def predict(self, images: Array) -> tuple[NDArray[numpy.int32], NDArray[numpy.float32]]:
@@ -120,7 +120,8 @@ class Predictor:
     def from_run(cls, run: str | os.PathLike[str], which: str = 'last', *, device: str = 'cpu:1', threads: int = 0) -> Predictor:
         """
         Of the folder of a run, with the weights of its checkpoint `which`, evaluated by own statistics where its
-        configuration says so. Images are to be normalised by its data.mean and data.std.
+        configuration says so. Images are to be normalised by its data.mean and data.std. Raises ConfigError for other
+        evaluations.
         """
 
 class StepResult:

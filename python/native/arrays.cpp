@@ -130,17 +130,25 @@ std::vector<std::byte> bytes_of(const Array& array) {
   return bytes;
 }
 
+/// A tensor of BF16, which NumPy has not, as F32, which has all its values.
+HostTensor widened(const HostTensor& tensor) {
+  HostTensor wide{"F32", tensor.shape, std::vector<std::byte>(2 * tensor.data.size())};
+  for (std::size_t i = 0; i < tensor.data.size(); ++i) {
+    wide.data[2 * i + 2 - i % 2] = tensor.data[i];
+  }
+  return wide;
+}
+
 }  // namespace
 
 Array array_of(nb::handle given, const char* argument) {
   Array array;
   if (!nb::try_cast(given, array, false)) {
-    const std::string dtype =
-        nb::hasattr(given, "dtype") ? nb::cast<std::string>(nb::str(given.attr("dtype"))) : "";
+    const nb::object dtype = nb::getattr(given, "dtype", nb::none());
     throw Error(concat(
         argument, ": expected an array of NumPy, or a tensor that DLPack can share, ", "got ",
         nb::cast<std::string>(nb::str(given.type())),
-        dtype.empty() ? "" : concat(", whose ", dtype, " are no numbers in the machine's order")));
+        dtype.is_none() ? "" : concat(", whose elements, ", shown(dtype), ", it cannot share")));
   }
   if (array.device_type() != nb::device::cpu::value) {
     throw Error(concat(argument, ": expected an array in the host's memory, got one of another ",
@@ -152,10 +160,12 @@ Array array_of(nb::handle given, const char* argument) {
 void check_images(const Array& array) {
   if (!is(array, "float32")) {
     throw Error(concat("images: expected float32 [N, C, H, W], normalised as in training, got ",
-                       describe(array), "; images.astype('float32') makes them float32"));
+                       describe(array),
+                       "; images.astype('float32') makes them float32, of PyTorch images.float()"));
   }
-  if (array.ndim() == 4) return;
-  throw Error(concat("images: expected float32 [N, C, H, W], got ", describe(array)));
+  if (array.ndim() == 4 && array.size() > 0) return;
+  throw Error(
+      concat("images: expected float32 [N, C, H, W] of one image or more, got ", describe(array)));
 }
 
 Shape image_shape(const Array& array) {
@@ -231,12 +241,15 @@ TensorMap tensors_of(nb::handle given) {
 nb::dict arrays_of(TensorMap tensors) {
   nb::dict arrays;
   for (auto& [name, tensor] : tensors) {
+    if (tensor.dtype == "BF16") tensor = widened(tensor);
     const ElementType* found = nullptr;
     for (const ElementType& type : kElementTypes) {
       if (type.file != nullptr && tensor.dtype == type.file) found = &type;
     }
-    if (found == nullptr || found->code == Code::Bfloat) {
-      throw DataError(concat(name, " has elements ", tensor.dtype, ", which NumPy has not"));
+    if (found == nullptr) {
+      throw DataError(concat(name, " has elements ", tensor.dtype,
+                             ", which NumPy has not: save the "
+                             "weights as float32"));
     }
     const std::vector<std::size_t> shape(tensor.shape.begin(), tensor.shape.end());
     const Kept<std::byte> kept(std::move(tensor.data));

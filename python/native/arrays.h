@@ -32,7 +32,7 @@ struct Images {
   ImageLayout layout = ImageLayout::kChannelsFirst;
   std::vector<float> copy;
 };
-/// Throws Error for another type or number of dimensions.
+/// Throws Error for another type or number of dimensions, and for none.
 void check_images(const Array& array);
 /// [N, H, W, C] of images [N, C, H, W]. REQUIRES: they are checked.
 Shape image_shape(const Array& array);
@@ -52,7 +52,8 @@ Labels read_labels(const Array& array, int ignore_index);
 /// A state dict from a mapping of names to arrays. Throws DataError for an element type that no
 /// file of weights has.
 TensorMap tensors_of(nb::handle given);
-/// A dictionary of names and arrays of NumPy, which take over the tensors' memory.
+/// A dictionary of names and arrays of NumPy, which take over the tensors' memory; BF16 becomes
+/// float32. Throws DataError for an element type that NumPy has not.
 nb::dict arrays_of(TensorMap tensors);
 
 /// Values that Python keeps as long as an array refers to them.

@@ -66,7 +66,7 @@ class Training {
   Training(const std::string& devices, const std::string& arch,
            const std::array<std::int64_t, 4>& input, std::int64_t num_classes, nb::handle losses,
            nb::handle optimizer, nb::handle bn, nb::handle model, std::uint64_t seed,
-           int ignore_index, int accumulate, double stall_timeout)
+           int ignore_index, int accumulate, double stall_timeout, bool tf32)
       : architecture_(architecture_of(arch, num_classes, model)), ignore_index_(ignore_index) {
     DataParallelOptions options;
     options.devices = parse_devices(devices);
@@ -77,6 +77,7 @@ class Training {
     options.optimizer = optimizer_of(optimizer);
     options.seed = seed;
     options.accumulate = accumulate;
+    options.backend.tf32 = tf32;
     check_number("stall_timeout", stall_timeout, limits::kNotNegative);
     options.communicator.stall_timeout =
         std::chrono::milliseconds(static_cast<std::int64_t>(stall_timeout * 1e3));
@@ -176,7 +177,7 @@ class SharedPredictor {
  public:
   SharedPredictor(const std::string& arch, nb::handle weights, std::int64_t num_classes,
                   nb::handle model, nb::handle bn, const std::string& device, int threads,
-                  const std::string& output, bool own_statistics) {
+                  const std::string& output, bool own_statistics, bool tf32) {
     const std::vector<Device> devices = parse_devices(device);
     if (devices.size() != 1) {
       throw ConfigError(
@@ -185,8 +186,11 @@ class SharedPredictor {
     if (threads < 0) throw ConfigError(concat("threads: expected 0 or more, got ", threads));
     Model network = architecture_of(arch, num_classes, model).model;
     if (own_statistics) network = normalize_by_image(std::move(network));
-    const PredictorOptions options{
-        .device = devices.front(), .threads = threads, .output = output, .norm = norm_of(bn, 1)};
+    const PredictorOptions options{.device = devices.front(),
+                                   .threads = threads,
+                                   .output = output,
+                                   .norm = norm_of(bn, 1),
+                                   .backend = {.tf32 = tf32}};
     predictor_ = std::make_unique<Predictor>(std::move(network), tensors_of(weights), options);
   }
 
@@ -275,23 +279,23 @@ void define_training(nb::module_& module) {
                        "Trains a network on all its devices. Used by one thread at a time.")
       .def(nb::init<const std::string&, const std::string&, const std::array<std::int64_t, 4>&,
                     std::int64_t, nb::handle, nb::handle, nb::handle, nb::handle, std::uint64_t,
-                    int, int, double>(),
+                    int, int, double, bool>(),
            "devices"_a, "arch"_a, "input"_a, "num_classes"_a, nb::kw_only(),
            "losses"_a = "cross_entropy", "optimizer"_a = "sgd", "bn"_a = "sync",
            "model"_a = nb::none(), "seed"_a = 0, "ignore_index"_a = 255, "accumulate"_a = 1,
-           "stall_timeout"_a = 60.0,
+           "stall_timeout"_a = 60.0, "tf32"_a = true,
            nb::sig("def __init__(self, devices: str, arch: str, input: tuple[int, int, int, int], "
                    "num_classes: int, *, losses: Options | Sequence[Options] = 'cross_entropy', "
                    "optimizer: Options = 'sgd', bn: Options = 'sync', "
                    "model: Mapping[str, object] | None = None, seed: int = 0, "
-                   "ignore_index: int = 255, accumulate: int = 1, stall_timeout: float = 60.0) "
-                   "-> None"),
+                   "ignore_index: int = 255, accumulate: int = 1, stall_timeout: float = 60.0, "
+                   "tf32: bool = True) -> None"),
            "devices: 'cpu:4' for four virtual devices of the processor, 'cuda:0,1' for GPUs.\n"
            "input: [N, C, H, W] of the largest batch that will come.\n"
            "losses, optimizer, bn: a word, or a dictionary with the keys of a configuration's "
            "table,\n"
            "such as {'type': 'sgd', 'lr': 0.1}; model: the keys of [model], such as {'width': 8}.\n"
-           "A loss may also have an 'output', 'out' or 'aux'.")
+           "A loss may also have an 'output', 'out' or 'aux'. tf32: run.tf32, of GPUs.")
       .def(
           "train_step", &Training::train_step, "images"_a, "labels"_a, "lr"_a = nb::none(),
           nb::sig("def train_step(self, images: Array, labels: Array, lr: float | None = None) "
@@ -323,17 +327,17 @@ void define_prediction(nb::module_& module) {
       "Threads take turns.")
       .def(
           nb::init<const std::string&, nb::handle, std::int64_t, nb::handle, nb::handle,
-                   const std::string&, int, const std::string&, bool>(),
+                   const std::string&, int, const std::string&, bool, bool>(),
           "arch"_a, "weights"_a, "num_classes"_a, nb::kw_only(), "model"_a = nb::none(),
           "bn"_a = nb::none(), "device"_a = "cpu:1", "threads"_a = 0, "output"_a = "out",
-          "own_statistics"_a = false,
+          "own_statistics"_a = false, "tf32"_a = true,
           nb::sig("def __init__(self, arch: str, weights: Mapping[str, Array], num_classes: int, "
                   "*, model: Mapping[str, object] | None = None, bn: Options | None = None, "
                   "device: str = 'cpu:1', threads: int = 0, output: str = 'out', "
-                  "own_statistics: bool = False) -> None"),
+                  "own_statistics: bool = False, tf32: bool = True) -> None"),
           "weights: a state_dict() of the network. model and bn as in training: bn's eps counts.\n"
           "threads: of the processor; 0: all. own_statistics: every image is normalised by its own "
-          "mean\nand variance (bn.eval_stats = \"own\").")
+          "mean\nand variance (bn.eval_stats = \"own\"). tf32: run.tf32, of GPUs.")
       .def("predict", &SharedPredictor::predict, "images"_a,
            nb::sig("def predict(self, images: Array) -> tuple[NDArray[numpy.int32], "
                    "NDArray[numpy.float32]]"),

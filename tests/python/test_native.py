@@ -302,11 +302,11 @@ def test_errors_of_a_step(batch):
             net.train_step(images, labels, **more)
         assert type(caught.value) is kind and net.steps == 0
     refused(r"images: expected float32 \[N, C, H, W\].*got float64 \[4, 3, 32, 32\].*astype", images.astype(float))
-    refused(r"images: expected float32 \[N, C, H, W\], got float32 \[3, 32, 32\]", images[0])
+    refused(r"images: expected float32 \[N, C, H, W\] of one image or more, got float32 \[3, 32, 32\]", images[0])
     refused(r"images: expected \[N, 3, 32, 32\] with N up to 4.*got \[4, 32, 32, 3\]", images.transpose(0, 2, 3, 1))
     refused(r"images: expected an array of NumPy, or a tensor that DLPack can share, got .*list", images.tolist())
     refused(r"at most 4 samples.*got 8", numpy.concatenate([images, images]), numpy.concatenate([labels, labels]))
-    refused(r"a step needs at least one sample", images[:0], labels[:0])
+    refused(r"of one image or more, got float32 \[0, 3, 32, 32\]", images[:0], labels[:0])
     refused(r"labels: expected integers \[4, 32, 32\], got float32 \[4, 32, 32\]", labels=labels.astype(numpy.float32))
     refused(r"labels: expected integers \[4, 32, 32\], got int64 \[4, 1, 32, 32\]", labels=labels[:, None].astype(numpy.int64))
     refused(r"labels: expected an array of NumPy.*str", labels="labels")
@@ -361,6 +361,8 @@ def test_weights_that_do_not_fit(batch, tmp_path):
         net.load_state_dict(less)
     with pytest.raises(lockstep.DataError, match=r"head.bias: expected float32.*got uint32 \[3\]"):
         net.load_state_dict({**weights, "head.bias": numpy.zeros(3, numpy.uint32)})
+    with pytest.raises(lockstep.LockstepError, match=r"head.bias: expected an array.*ndarray'>, whose elements, dtype\('>f4'\), it cannot"):
+        net.load_state_dict({**weights, "head.bias": numpy.zeros(3, ">f4")})
     with pytest.raises(lockstep.DataError, match="expected names of tensors, got 3"):
         net.load_state_dict({3: weights["head.bias"]})
     assert same(net.state_dict(), before)
@@ -373,6 +375,10 @@ def test_weights_that_do_not_fit(batch, tmp_path):
     strided = {name: numpy.repeat(array, 2, axis=0)[::2] if array.ndim else array for name, array in weights.items()}
     net.load_state_dict(strided)
     assert same(net.state_dict(), weights)
+    torch = pytest.importorskip("torch")
+    halves = torch.tensor([[1.5, -2.0], [3e38, 0.0]]).bfloat16()
+    torch.save({"w": halves}, tmp_path / "bfloat16.pth")
+    assert (native.load_weights(tmp_path / "bfloat16.pth")["w"] == halves.float().numpy()).all()
     with pytest.raises(lockstep.DataError, match="nowhere"):
         native.load_weights(tmp_path / "nowhere")
     with pytest.raises(lockstep.DataError, match="head.bias"):
@@ -426,6 +432,34 @@ def test_predictor_by_own_statistics_is_an_instance_norm(data, tmp_path):
     assert own.tobytes() == instance.tobytes() and own.tobytes() != plain.tobytes()
     by_own = program_run(data, tmp_path / "own", bn={"mode": "local", "eval_stats": "own"})
     assert native.Predictor.from_run(by_own.path, "last").predict(data[1])[1].tobytes() == own.tobytes()
+
+
+def from_run(folder):
+    """The options that Predictor.from_run() gives."""
+    return native._from_run(lambda *_, **options: options, folder)
+
+
+def test_a_run_of_pretrained_weights_and_one_of_another_evaluation(data, tmp_path):
+    first = program_run(data, tmp_path / "first")
+    weights = str(first.path / "ckpt/last.safetensors")
+    run = program_run(data, tmp_path / "run", model={**MODEL, "backbone_weights": weights, "weights_prefix": "encoder."})
+    assert set(from_run(run.path)["model"]) == {"width", "depth"}
+    assert native.Predictor.from_run(run).predict(data[1])[1].shape == (IMAGES, CLASSES, SIDE, SIDE)
+    pooled = program_run(data, tmp_path / "pooled", bn={"mode": "local", "eval_stats": "pooled"})
+    with pytest.raises(lockstep.ConfigError, match='evaluated by bn.eval_stats = "pooled".*by lockstep.export'):
+        from_run(pooled)
+    lockstep.export(pooled, tmp_path / "weights.safetensors")
+    native.Predictor("unet", native.load_weights(tmp_path / "weights.safetensors"), CLASSES, model=MODEL)
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_predictor_computes_as_run_tf32_says(tf32, data, tmp_path):
+    run = program_run(data, tmp_path / "run", bn={"mode": "local"})
+    config = run.path / "config.toml"
+    config.write_text(config.read_text().replace("tf32 = true", f"tf32 = {str(tf32).lower()}"))
+    assert from_run(run.path)["tf32"] is tf32
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        native.Predictor("unet", {}, CLASSES, tf32="no")
 
 
 def test_a_classifier(batch):
