@@ -2,6 +2,7 @@
 """One rank of a test over gloo: gloo_rank.py CASE RANK SIZE FOLDER. Writes what it has seen to FOLDER/RANK.pt."""
 import os
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
@@ -83,6 +84,24 @@ def leaves(rank):
     net, x = two_layers(ProcessGroup(timeout=300))
     for _ in range(1 if rank == 2 else 2):
         net(x)
+
+
+def closes(rank):
+    """Rank 2 closes its group, while a process that was forked from it goes on."""
+    group = ProcessGroup(timeout=300)
+    net, x = two_layers(group)
+    net(x)
+    if rank == 2:
+        child = os.fork()
+        if child == 0:
+            time.sleep(300)
+            os._exit(0)
+        group.close()
+        wait_for_the_master_s_error()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return
+    net(x)
 
 
 def files(rank):

@@ -183,6 +183,12 @@ def test_inputs_that_batch_norm_refuses_are_refused():
                      (torch.zeros(4, 1, 2, 2), "expected an input of 3 channels"), (torch.zeros(3, 3, 5), "expected 4D input")):
         with pytest.raises(ValueError, match=error):
             layer(x)
+    for change in (own_statistics, lambda net: ghost(net, 2)):
+        with pytest.raises(ValueError, match="expected 4D input"):
+            change(nn.BatchNorm2d(3))(torch.zeros(4, 3))
+    for slices in (0, 2.5, "2"):
+        with pytest.raises(ValueError, match="expected at least one slice"):
+            ghost(nn.BatchNorm2d(3), slices)
 
 
 def test_torchscript_and_parametrized_layers_are_refused():

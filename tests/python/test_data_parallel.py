@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 import torch.utils.checkpoint  # noqa: E402
 from torch import nn  # noqa: E402
 
+from lockstep import LockstepError  # noqa: E402
 from lockstep.torch import DataParallel, GroupError, ghost  # noqa: E402
 
 
@@ -52,8 +53,15 @@ def test_replicas_are_told_and_failures_are_named():
     kept = copy.deepcopy(net.state_dict())
     DataParallel(net, 3)(torch.randn(6, 3, 8, 8).double())
     assert Told.seen == [[0, 1, 2]] * 3 and kept.keys() == net.state_dict().keys()
-    with pytest.raises(ValueError, match="at least one slice"):
-        DataParallel(network(), 0)
+    for size in (0, 1.5):
+        with pytest.raises(ValueError, match="at least one slice"):
+            DataParallel(network(), size)
+
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean()
+    with pytest.raises(LockstepError, match=r"expected a tensor \[N, ...\] from the model, got \[\]"):
+        DataParallel(Mean(), 2)(torch.randn(4, 3))
 
     class Fails(nn.Module):
         def forward(self, x):

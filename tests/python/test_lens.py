@@ -323,7 +323,7 @@ def test_whatever_a_model_raises_it_refuses(error):
     class Refuses(nn.Module):
         def forward(self, x):
             raise error("three bands")
-    with pytest.raises(LockstepError, match=r"the model refuses images \[2, 3, 16, 16\]: .*three bands.*; the loader's batches"):
+    with pytest.raises(LockstepError, match=rf"the model refuses images \[2, 3, 16, 16\]: {error.__name__}: .*three bands.*; the loader's batches"):
         lens(nn.Sequential(nn.BatchNorm2d(3), Refuses()), noise(8))
 
 

@@ -70,6 +70,7 @@ def test_with_distributed_data_parallel(tmp_path):
     ("master_dies", 0, "rank 0 has left (its process ended, or it closed its group) before the forward of 0"),
     ("busy", 3, "rank 3 has left (its process ended, or it closed its group) before the forward of 0"),
     ("leaves", 2, "rank 2 has left (its process ended, or it closed its group) before the forward of 0"),
+    ("closes", 2, "rank 2 has left (its process ended, or it closed its group) before the forward of 0"),
     ("raises", 1, "rank 1 failed: ValueError: no such image; it was last in the forward of 2"),
     ("skips", 3, "rank 3 is in the forward of 2, rank 0 in the forward of 0"),
     ("late", 1, "rank 1 has not come to the forward of 0, where rank 0 has waited for 1 s")])

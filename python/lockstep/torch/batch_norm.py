@@ -149,6 +149,7 @@ class OwnStatistics(ReplacingBatchNorm):
     def forward(self, input: Tensor, *others: Any, **named: Any) -> Tensor:
         """See ReplacingBatchNorm."""
         if self.replaced in PLAIN:  # without a mode of PyTorch's functions, for those that trace or export it
+            self._check_input_dim(input)
             return self.normalised(BatchNormCall(input, None, None, self.weight, self.bias, eps=self.eps))
         return super().forward(input, *others, **named)
 

@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
+from .._arguments import whole_number
 from ..errors import LockstepError
 from .batch_norm import BatchNormNd, GhostBatchNorm, OwnStatistics, ReplacingBatchNorm, SyncBatchNorm, expect_eps_mode, kind_of
 from .process_group import AnyGroup, group_of
@@ -40,9 +41,8 @@ def convert(model: Model, group: AnyGroup = None, eps_mode: str = "add") -> Mode
 
 def ghost(model: Model, slices: int) -> Model:
     """`model` with every BatchNorm cutting its batch into `slices` (GhostBatchNorm), changed as by convert()."""
-    if slices < 1:
-        raise ValueError(f"expected at least one slice, got {slices}")
-    return _change(model, lambda name, old: _taking(name, old, GhostBatchNorm, slices=slices))
+    number = whole_number(slices, 1, "at least one slice")
+    return _change(model, lambda name, old: _taking(name, old, GhostBatchNorm, slices=number))
 
 
 def own_statistics(model: Model) -> Model:

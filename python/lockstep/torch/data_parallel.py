@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
+from .._arguments import whole_number
 from ..errors import LockstepError
 from .batch_norm import SyncBatchNorm
 from .convert import convert
@@ -25,10 +26,8 @@ class DataParallel(nn.Module):
 
     def __init__(self, module: nn.Module, size: int, synchronize: bool = True):
         super().__init__()
-        if size < 1:
-            raise ValueError(f"expected at least one slice, got {size}")
+        self.size = whole_number(size, 1, "at least one slice")
         self.module = convert(module, Group()) if synchronize else module
-        self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
         """As the module's."""
@@ -58,9 +57,9 @@ class _SideBySide(torch.autograd.Function):
         def work(member: ThreadMember) -> Tensor:
             with _meeting(replicas[member.rank], member):
                 output: Tensor = replicas[member.rank](slices[member.rank])
-            if not isinstance(output, Tensor):
-                raise LockstepError(f"expected a tensor from the model, got {type(output).__name__}: let a module around it return "
-                                    f"one")
+            if not isinstance(output, Tensor) or output.dim() == 0:
+                got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+                raise LockstepError(f"expected a tensor [N, ...] from the model, got {got}: let a module around it return one")
             return output
 
         outputs = group.run(work)

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, T
 import torch
 from torch import Tensor
 
+from .._arguments import whole_number
 from ..errors import LockstepError
 
 Result = TypeVar("Result")
@@ -98,9 +99,7 @@ class ThreadGroup:
     """
 
     def __init__(self, size: int, timeout: float = STALL_TIMEOUT):
-        if size < 1:
-            raise ValueError(f"expected a group of at least one rank, got {size}")
-        self.size = size
+        self.size = whole_number(size, 1, "a group of at least one rank")
         self.timeout = timeout
         self._condition = threading.Condition()
         self._posts: Dict[int, Tuple[Call, Tensor]] = {}

@@ -71,8 +71,8 @@ def lens(model: nn.Module, loader: Any, images_per_device: Numbers = (1, 2, 4), 
         except LockstepError:
             raise
         except Exception as error:  # whatever a network raises
-            raise LockstepError(f"the model refuses images {[2, *inputs.shape[1:]]}: {error}; the loader's batches are to be images "
-                                f"[N, C, ...] as the model takes them") from error
+            raise LockstepError(f"the model refuses images {[2, *inputs.shape[1:]]}: {type(error).__name__}: {error}; the loader's "
+                                f"batches are to be images [N, C, ...] as the model takes them") from error
         whole = network.forward(len(inputs))
         own = network.forward(1, _without_variance(whole, len(inputs))) if whole.calls and labels is not None else None
         stored = network.forward(1, network.running()) if weights == "trained" and own is not None else None

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import weakref
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
@@ -78,6 +79,8 @@ class ProcessGroup(Group):
         """Leaves the group: ranks that go on get an error. The end of the process does the same."""
         self._closed = True
         for each in self._sockets.values():
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # processes that were forked from this one have it, too, and may stay
             each.close()
         self._sockets.clear()
 

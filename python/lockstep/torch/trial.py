@@ -167,7 +167,7 @@ class Trial:
                                 f"trial.score(evaluate) at the end")
         if self._passes < self.steps:
             raise LockstepError(f"{self.folder.name}: {self.steps} steps were logged, and the network that convert() returned was "
-                                f"called {self._passes} times in training: call it, and neither its forward() nor a part of it, so "
+                                f"called {self._passes} times in training: call it after train(), and neither its forward() nor a part of it, so "
                                 f"that the images can be compared")
         return self._weights, self._order.hexdigest(), self.steps
 

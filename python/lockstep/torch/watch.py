@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .._arguments import whole_number
 from ..figures import axes_of
 from ..table import Table
 from .batch_norm import OwnStatistics
@@ -29,10 +30,8 @@ class Watch:
     """
 
     def __init__(self, model: nn.Module, images_per_device: int = 1, every: int = 50, counts: bool = True):
-        if images_per_device < 1 or every < 1:
-            raise ValueError(f"expected at least one image per device and one step, got {images_per_device} and {every}")
-        self.images_per_device = images_per_device
-        self.every = every
+        self.images_per_device = whole_number(images_per_device, 1, "at least one image per device")
+        self.every = whole_number(every, 1, "every=50, a whole number of at least 1")
         self.steps = 0
         self._records: List[Dict[str, Any]] = []
         self._counts = counts
