@@ -81,10 +81,8 @@ constexpr std::array<Named<ConvPass>, 3> names_of(ConvPass) {
 const char* to_string(ConvPass pass) { return to_string<ConvPass>(pass); }
 
 void PoolGeometry::check() const {
-  LOCKSTEP_CHECK(kernel_h > 0 && kernel_w > 0, "the window must be positive, got ", kernel_h, "x",
-                 kernel_w);
-  LOCKSTEP_CHECK(stride_h > 0 && stride_w > 0, "the stride must be positive, got ", stride_h, "x",
-                 stride_w);
+  check_window("the kernel", kernel_h, kernel_w, 1);
+  check_window("the stride", stride_h, stride_w, 1);
   LOCKSTEP_CHECK(
       padding_h >= 0 && padding_w >= 0 && 2 * padding_h <= kernel_h && 2 * padding_w <= kernel_w,
       "padding must be between 0 and half the window, got ", padding_h, "x", padding_w,

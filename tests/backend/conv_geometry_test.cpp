@@ -62,6 +62,8 @@ TEST_CASE("pooling shapes are floored; impossible windows are refused") {
   CHECK_NOTHROW(PoolGeometry{16, 16, 1, 1, 0, 0}.check());  // an average of a whole map
   CHECK_THROWS_AS((PoolGeometry{0, 2, 1, 1, 0, 0}.check()), Error);
   CHECK_THROWS_AS((PoolGeometry{2, 2, 0, 1, 0, 0}.check()), Error);
+  constexpr std::int64_t kHuge = std::int64_t{1} << 32;  // its square is no number, or 0
+  CHECK_THROWS_AS((PoolGeometry{kHuge, kHuge, 1, 1, kHuge / 2, kHuge / 2}.check()), Error);
 }
 
 }  // namespace lockstep

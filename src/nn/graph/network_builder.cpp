@@ -41,17 +41,6 @@ Shape resized(const std::string& name, const Value& x, std::int64_t height, std:
   return {x.shape.batch(), height, width, x.shape.channels()};
 }
 
-// PoolGeometry::check is for max-pooling, whose winners must fit a byte; an average may be global.
-void check_average(const PoolGeometry& g) {
-  LOCKSTEP_CHECK(g.kernel_h > 0 && g.kernel_w > 0 && g.stride_h > 0 && g.stride_w > 0,
-                 "the window and its stride must be positive, got ", g.kernel_h, "x", g.kernel_w,
-                 " and ", g.stride_h, "x", g.stride_w);
-  LOCKSTEP_CHECK(g.padding_h >= 0 && g.padding_w >= 0 && 2 * g.padding_h <= g.kernel_h &&
-                     2 * g.padding_w <= g.kernel_w,
-                 "padding must be between 0 and half the window, got ", g.padding_h, "x",
-                 g.padding_w, " for a window of ", g.kernel_h, "x", g.kernel_w);
-}
-
 // What a model returns is the caller's to mend, as other options are.
 template <typename... Words>
 void require(bool holds, const Words&... words) {
@@ -243,10 +232,7 @@ Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const Conv2dOpt
 Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const ConvGeometry& geometry,
                               bool bias) {
   check_given(name, x);
-  const Shape shape = naming(name, [&] {
-    geometry.check();
-    return geometry.output_shape(x->shape);
-  });
+  const Shape shape = naming(name, [&] { return geometry.output_shape(x->shape); });
   const std::int64_t fan_in =
       geometry.in_channels / geometry.groups * geometry.kernel_h * geometry.kernel_w;
   Parameter& weight =
@@ -371,20 +357,14 @@ Value* NetworkBuilder::softmax(Value* x) {
 Value* NetworkBuilder::max_pool2d(Value* x, const PoolGeometry& geometry) {
   const std::string name = numbered("max_pool");
   check_given(name, x);
-  const Shape shape = naming(name, [&] {
-    geometry.check();
-    return geometry.output_shape(x->shape);
-  });
+  const Shape shape = naming(name, [&] { return geometry.output_shape(x->shape); });
   return append(std::make_unique<MaxPoolLayer>(name, x, value(name, shape), geometry));
 }
 
 Value* NetworkBuilder::avg_pool2d(Value* x, const PoolGeometry& geometry) {
   const std::string name = numbered("avg_pool");
   check_given(name, x);
-  const Shape shape = naming(name, [&] {
-    check_average(geometry);
-    return geometry.output_shape(x->shape);
-  });
+  const Shape shape = naming(name, [&] { return geometry.output_shape(x->shape); });
   return append(std::make_unique<AvgPoolLayer>(name, x, value(name, shape), geometry));
 }
 
