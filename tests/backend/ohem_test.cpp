@@ -225,4 +225,20 @@ TEST_CASE("a batch without labels has no hard pixels, and its loss no normalizer
   });
 }
 
+TEST_CASE("a label that is no class weighs nothing") {
+  for_each_type([](const TypedBackend& on) {
+    const Rank rank(on, {{1, 1, 2, 5}, 0, 0}, 0, 1, Values(10), {5, 1}, {1}, Values(5));
+    const DeviceNumber<OhemState> state(on.backend, OhemState{.threshold = 0.5F});
+    on->fill(rank.rows.tensor(), 0.25F);
+    OhemChoice choice;
+    choice.labels = rank.labels;
+    choice.classes = 5;
+    choice.state = state.pointer();
+    choice.rows = rank.rows.floats();
+    choice.slots = rank.by_class.floats();
+    on->losses().ohem_choose(choice);
+    CHECK(first_of(rank.by_class, 10) == Values{0, 1, 0, 0, 0, 0, 1, 0, 0, 0});
+  });
+}
+
 }  // namespace lockstep::test

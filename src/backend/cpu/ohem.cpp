@@ -43,8 +43,8 @@ void choose_in_image(const OhemChoice& choice, std::int64_t n, std::span<double>
   for (std::int64_t row = n * rows; row < (n + 1) * rows; ++row) {
     float& probability = choice.rows[row];
     const bool chosen = probability < choice.state->threshold;
-    if (probability != kNoLabel) {
-      const std::int64_t label = choice.labels.labels()[row * choice.labels.row_stride];
+    const std::int64_t label = choice.labels.labels()[row * choice.labels.row_stride];
+    if (probability != kNoLabel && label < choice.classes) {
       if (chosen) sums[static_cast<std::size_t>(label)] += static_cast<double>(weight);
       sums[static_cast<std::size_t>(choice.classes + label)] += static_cast<double>(weight);
     }
