@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "backend/operand_checks.h"
+#include "backend/operands.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/host_copies.h"
 

@@ -5,7 +5,6 @@
 
 #include "backend/conv/autotuner.h"
 #include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "kernels/cudnn/check_cudnn.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/device.h"
@@ -25,11 +24,6 @@ constexpr std::ptrdiff_t kMostUntimedPlans = 1024;
 constexpr int kFirstWithBFloat16 = 8;  // compute capability: Ampere
 
 constexpr std::array kConvolutionTypes{DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-
-void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
-  check_conv2d(geometry, x.shape, y.shape);
-  check_same_type("conv2d", {&x, &y});
-}
 
 bool aligned(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % kCudnnAlignment == 0;
@@ -118,6 +112,7 @@ ConvProblem CudnnConvolutions::problem(const ConvGeometry& geometry, const Shape
 
 void CudnnConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& input,
                                        DType dtype, bool backward, bool grad_input) {
+  check_prepare_conv2d(geometry, input, dtype);
   if (input.batch() == 0) return;
   if (dtype == DType::kBFloat16 && compute_capability_ < kFirstWithBFloat16) {
     throw ConfigError(concat(to_string(device_), " has compute capability ", compute_capability_,
@@ -136,9 +131,8 @@ void CudnnConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape
 
 void CudnnConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor& x,
                                        const float* weight, const float* bias, const Tensor& y) {
-  check_conv2d_forward(x, weight, y);
+  check_conv2d(ConvPass::kForward, geometry, x, weight, y);
   if (x.shape.batch() == 0) return;
-  check_operands(geometry, x, y);
   context_.enter();
   Plan& plan = plan_for(problem(geometry, x.shape, x.dtype, ConvPass::kForward));
   run(plan, {x, y, const_cast<float*>(weight)});
@@ -147,9 +141,8 @@ void CudnnConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tenso
 
 void CudnnConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                              const float* weight, const Tensor& grad_x) {
-  check_conv2d_backward_data(grad_y, weight, grad_x);
+  check_conv2d(ConvPass::kBackwardData, geometry, grad_x, weight, grad_y);
   if (grad_x.shape.batch() == 0) return;
-  check_operands(geometry, grad_x, grad_y);
   context_.enter();
   Plan& plan = plan_for(problem(geometry, grad_x.shape, grad_x.dtype, ConvPass::kBackwardData));
   run(plan, {grad_x, grad_y, const_cast<float*>(weight)});
@@ -158,9 +151,8 @@ void CudnnConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const
 void CudnnConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
                                                 const Tensor& grad_y, float* grad_weight,
                                                 float* grad_bias) {
-  check_conv2d_backward_weights(x, grad_y, grad_weight);
+  check_conv2d(ConvPass::kBackwardWeights, geometry, x, grad_weight, grad_y);
   if (x.shape.batch() == 0) return;
-  check_operands(geometry, x, grad_y);
   context_.enter();
   // All images at once, or each by itself.
   const std::int64_t parts = context_.sums_by_image ? x.shape.batch() : 1;

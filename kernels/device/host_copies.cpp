@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/operand_checks.h"
+#include "backend/operands.h"
 #include "kernels/device/check_cuda.h"
 
 namespace lockstep::gpu {

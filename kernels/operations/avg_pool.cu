@@ -4,8 +4,6 @@
 
 #include <cmath>
 
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/pooling_windows.h"
 #include "kernels/primitives/grid_loop.h"
@@ -210,43 +208,35 @@ void average_backward(const Context& context, const char* operation, const Windo
 }  // namespace
 
 void GpuPooling::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) {
-  check_images("avg_pool_forward", x, y);
+  check_avg_pool_forward(geometry, x, y);
   const Context& context = context_.entered();
   if (x.shape.elements() == 0) return;
-  check_pool(geometry, x.shape, y.shape);
-  check_same_type("avg_pool_forward", {&x, &y});
   average_forward(context, "avg_pool_forward", EqualWindows(geometry, x.shape),
                   geometry.kernel_h * geometry.kernel_w, x, y);
 }
 
 void GpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
                                    const Tensor& grad_x, bool accumulate) {
-  check_image_gradients("avg_pool_backward", grad_y, grad_x);
+  check_avg_pool_backward(geometry, grad_y, grad_x);
   const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0) return;
-  check_pool(geometry, grad_x.shape, grad_y.shape);
-  check_same_type("avg_pool_backward", {&grad_y, &grad_x});
   average_backward(context, "avg_pool_backward", EqualWindows(geometry, grad_x.shape), grad_y,
                    grad_x, accumulate);
 }
 
 void GpuPooling::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
-  check_images("adaptive_avg_pool_forward", x, y);
+  check_resize_forward("adaptive_avg_pool_forward", x, y);
   const Context& context = context_.entered();
   if (x.shape.elements() == 0) return;
-  check_adaptive_pool(x.shape, y.shape);
-  check_same_type("adaptive_avg_pool_forward", {&x, &y});
   average_forward(context, "adaptive_avg_pool_forward", AdaptiveBins(x.shape, y.shape),
                   x.shape.rows_per_sample() / y.shape.rows_per_sample(), x, y);
 }
 
 void GpuPooling::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
                                             bool accumulate) {
-  check_image_gradients("adaptive_avg_pool_backward", grad_y, grad_x);
+  check_resize_backward("adaptive_avg_pool_backward", grad_y, grad_x);
   const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0) return;
-  check_adaptive_pool(grad_x.shape, grad_y.shape);
-  check_same_type("adaptive_avg_pool_backward", {&grad_y, &grad_x});
   average_backward(context, "adaptive_avg_pool_backward", AdaptiveBins(grad_x.shape, grad_y.shape),
                    grad_y, grad_x, accumulate);
 }

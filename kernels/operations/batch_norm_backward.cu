@@ -9,7 +9,6 @@
 // A thread sums runs of kRunRows rows, then its runs, a block its threads pairwise, all in fp32;
 // the chunks are added up as compensated sums.
 
-#include "backend/required_operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/batch_norm_gradient.h"
 #include "kernels/operations/gpu_operations.h"
@@ -287,7 +286,6 @@ void GpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   check_operands(a);
   check_parts(context_, "batch_norm_backward_reduce", a.parts == 1);
   const Context& context = context_.entered();
-  check_alike("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   const std::int64_t channels = a.x.shape.channels();
   ImagesReduce images{a.x,     a.grad_y,          a.y,    a.affine,      a.relu,
                       a.parts, {a.saved.data, 0}, a.sums, a.grad_weight, a.grad_bias,
@@ -306,7 +304,6 @@ void GpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   check_operands(a);
   check_parts(context_, "batch_norm_backward_apply", are_whole(a.slots));
   const Context& context = context_.entered();
-  check_alike("batch_norm_backward_apply", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
   if (a.x.shape.rows() == 0) return;
   if (!are_whole(a.slots)) {
     const StatSlot merged = merge_sums(context, a.slots, a.x.shape.channels());
@@ -315,8 +312,6 @@ void GpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
     return GpuNorms::batch_norm_backward_apply(one);
   }
   const SlotTable slots(a.slots);
-  LOCKSTEP_CHECK(slots.count > 0,
-                 "batch_norm_backward_apply: the slots count no rows, but x has some");
   const std::int64_t blocks = std::int64_t{kBlocks} * context.multiprocessors;
   const ChannelSlabs slabs(a.x, kMostRows, blocks);
   with_element_type(a.x.dtype, [&](auto element) {

@@ -7,7 +7,6 @@
 #include <span>
 
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/channel_slabs.h"
 

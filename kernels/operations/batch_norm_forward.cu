@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "backend/required_operands.h"
+#include "backend/operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
@@ -220,7 +220,6 @@ template <typename Statistics>
 void normalize_tensor(const Context& context, const Tensor& x, const Tensor& residual,
                       const Tensor& y, bool relu, const Statistics& statistics,
                       std::int64_t images = 1) {
-  check_alike("batch_norm", {&x, &residual, &y});
   with_element_type(x.dtype, [&](auto element) {
     launch_normalize<decltype(element)>(context, x, residual, y, relu, statistics, images);
   });
@@ -245,8 +244,6 @@ void GpuNorms::batch_norm_forward(const BatchNormForward& a) {
   }
   const SlotTable slots(a.slots);
   if (slots.count == 0 && a.x.shape.rows() == 0) return;
-  LOCKSTEP_CHECK(slots.count >= 2, "batch_norm_forward: training needs at least 2 rows, got ",
-                 slots.count);
   normalize_tensor(context, a.x, a.residual, a.y, a.relu,
                    MergedStatistics{slots, {a.affine, a.eps, a.eps_mode}, a.saved.data, a.running});
 }
@@ -254,8 +251,7 @@ void GpuNorms::batch_norm_forward(const BatchNormForward& a) {
 void GpuNorms::group_norm_forward(const GroupNormForward& a) {
   check_operands(a);
   const Context& context = context_.entered();
-  check_alike("group_norm_forward", {&a.x, &a.residual, &a.y});
-  const GroupShape of("group_norm_forward", a.x.shape, a.groups);
+  const GroupShape of(a.x.shape, a.groups);
   if (of.images == 0) return;
   image_moments(context, a.x, of.images, of.width, a.work);
   for_image_launches(a.x, of.images, [&](std::int64_t first, std::int64_t count) {

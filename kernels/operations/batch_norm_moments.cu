@@ -14,7 +14,6 @@
 //   compensated (compensated_sum.h) and the rest in double.
 
 #include "backend/formulas.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/host_slot.h"

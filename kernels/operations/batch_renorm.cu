@@ -1,7 +1,6 @@
 // Batch Renormalization's correction: one thread takes one channel.
 
 #include "backend/formulas.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/grid_loop.h"
@@ -32,7 +31,6 @@ void GpuNorms::batch_renorm_correction(const BatchRenormCorrection& a) {
   check_parts(context_, "batch_renorm_correction", are_whole(a.slots));
   const Context& context = context_.entered();
   const StatSlot merged = merge_moments(context, a.slots, a.channels);
-  LOCKSTEP_CHECK(merged.count > 0, "batch_renorm_correction: the slots count no rows");
   BatchRenormCorrection one = a;
   one.slots = {};
   for_each(context, static_cast<std::int32_t>(a.channels),

@@ -1,7 +1,6 @@
 // One thread takes one element of all samples: neighbouring threads read neighbouring elements.
 
 #include "backend/formulas.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/slot_sums.h"
 #include "kernels/primitives/element.h"
@@ -107,9 +106,6 @@ void GpuSums::sum_over_images(const Tensor& x, float* sum) {
   check_sum_over_images(x, sum);
   const Context& context = context_.entered();
   const std::int64_t images = x.shape.batch();
-  LOCKSTEP_CHECK(x.dense() && x.dtype == DType::kFloat32,
-                 "sum_over_images: expected a dense tensor of fp32, got ", to_string(x.dtype),
-                 " of ", to_string(x.shape), " with row stride ", x.row_stride);
   if (images == 0) return;
   const std::int64_t elements = x.shape.elements() / images;
   LOCKSTEP_CHECK(elements <= kMaxItems, "sum_over_images: expected at most ", kMaxItems,

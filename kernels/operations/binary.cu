@@ -10,8 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
+#include "backend/operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/map.h"
 #include "kernels/primitives/divisor.h"
@@ -59,11 +58,6 @@ struct RepeatedRows {
     return rows.load(row / by_rows_each, one_channel ? 0 : channel);
   }
 };
-
-/// Throws Error unless an operand is fp32 or has the type of the others.
-void check_either(const char* operation, const Tensor& operand, const Tensor& other) {
-  if (operand.dtype != DType::kFloat32) check_same_type(operation, {&operand, &other});
-}
 
 /// One pack of y = f(a, b), or of the gradient of a where there is one of y; += with `accumulate`.
 template <typename T, int kWidth>
@@ -192,8 +186,8 @@ __global__ void right_sums_kernel(RightSums<T> task) {
 /// grad_y: null for the function itself.
 void map_repeated(const Context& context, const char* operation, BinaryKind kind, const Tensor& a,
                   const Tensor& b, const Tensor& grad_y, const Tensor& result, bool accumulate) {
-  const Repetition repetition = repetition_of(operation, result.shape, b.shape);
   if (result.shape.elements() == 0) return;
+  const Repetition repetition = *find_repetition(result.shape, b.shape);
   with_packs({&result, &a, &grad_y}, [&](auto element, auto width) {
     using T = decltype(element);
     const std::int64_t packs = result.shape.channels() / width;
@@ -223,8 +217,6 @@ void GpuActivations::binary_forward(BinaryKind kind, const Tensor& a, const Tens
                                     const Tensor& y) {
   check_binary_forward(a, b, y);
   const Context& context = context_.entered();
-  check_alike("binary_forward", {&a, &y});
-  check_either("binary_forward", b, y);
   if (kind == BinaryKind::kAdd && b.shape == y.shape && b.dtype == y.dtype) {
     return map_activations(context, Add(), a, b, y, false);
   }
@@ -236,8 +228,6 @@ void GpuActivations::binary_backward_left(BinaryKind kind, const Tensor& a, cons
                                           bool accumulate) {
   check_binary_backward_left(a, b, grad_y, grad_a);
   const Context& context = context_.entered();
-  check_alike("binary_backward_left", {&a, &grad_y, &grad_a});
-  check_either("binary_backward_left", b, grad_a);
   map_repeated(context, "binary_backward_left", kind, a, b, grad_y, grad_a, accumulate);
 }
 
@@ -245,10 +235,8 @@ void GpuActivations::binary_backward_right(BinaryKind kind, const Tensor& a, con
                                            const Tensor& grad_b, bool accumulate) {
   check_binary_backward_right(a, grad_y, grad_b);
   const Context& context = context_.entered();
-  check_alike("binary_backward_right", {&a, &grad_y});
-  const std::int64_t each = rows_of_gradient("binary_backward_right", a.shape, grad_b.shape);
   if (a.shape.elements() == 0) return;
-  check_either("binary_backward_right", grad_b, a);
+  const std::int64_t each = find_repetition(a.shape, grad_b.shape)->rows_each;
   if (grad_b.shape == a.shape && grad_b.dtype == a.dtype) {
     return map_activations(context, AnyRightGradient{kind}, a, grad_y, grad_b, accumulate);
   }

@@ -6,8 +6,6 @@
 #include <cmath>
 
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/grid_loop.h"
@@ -212,9 +210,7 @@ std::size_t softmax_bytes(const Shape& logits) {
   return static_cast<std::size_t>(2 * logits.rows()) * sizeof(float);
 }
 
-void check_dice(const char* operation, const Tensor& logits, const Tensor& labels) {
-  check_labels(logits.shape, labels);
-  const Shape& shape = logits.shape;
+void check_dice(const char* operation, const Shape& shape) {
   const std::int64_t chunks = (shape.rows_per_sample() + kChunkPixels - 1) / kChunkPixels;
   const std::int64_t sums = shape.batch() * (3 * chunks * shape.channels() + 1);
   LOCKSTEP_CHECK(shape.rows() <= kMaxItems && sums <= kMaxItems, operation, ": expected at most ",
@@ -241,7 +237,7 @@ void GpuLosses::dice_sums(const DiceSums& arguments) {
   const Context& context = context_.entered();
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
-  check_dice("dice_sums", arguments.logits, arguments.labels);
+  check_dice("dice_sums", shape);
   const auto images = static_cast<std::int32_t>(shape.batch());
   const auto classes = static_cast<std::int32_t>(shape.channels());
   const auto chunks =
@@ -273,8 +269,7 @@ void GpuLosses::dice_losses(const DiceLosses& arguments) {
   const Context& context = context_.entered();
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
-  check_dice("dice_losses", arguments.logits, arguments.labels);
-  check_alike("dice_losses", {&arguments.logits, &arguments.grad_logits});
+  check_dice("dice_losses", shape);
   const auto classes = static_cast<std::int32_t>(shape.channels());
   const auto sets = static_cast<std::int32_t>(arguments.sums.shape.batch());
   const auto set_count = static_cast<std::size_t>(sets);

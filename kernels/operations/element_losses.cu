@@ -2,8 +2,6 @@
 // which has one partial sum, whatever the grid; the last block adds them up.
 
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/grid_loop.h"
@@ -143,8 +141,6 @@ bool with_formula(const ElementFormula& any, const Body& body) {
 
 void add_element_losses(const Context& context, const ElementLosses& arguments) {
   if (arguments.output.shape.elements() == 0) return;
-  check_target(arguments.output.shape, arguments.target);
-  check_alike("element_losses", {&arguments.output, &arguments.grad_output});
   const bool known = with_formula(
       *arguments.formula, [&](const auto& formula) { add_losses_of(context, arguments, formula); });
   LOCKSTEP_CHECK(known, "element_losses: there is no kernel for this formula");

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "backend/operand_checks.h"
 #include "kernels/device/device.h"
 #include "kernels/device/host_waits.h"
 #include "kernels/primitives/context.h"

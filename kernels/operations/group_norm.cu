@@ -5,8 +5,7 @@
 //        - (x - mu) * invstd^3 * sum(gamma * dy' * (x - mu)) / M.
 
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
+#include "backend/operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/batch_norm_gradient.h"
 #include "kernels/operations/gpu_operations.h"
@@ -102,8 +101,7 @@ void launch_group_apply(const Context& context, const GroupNormBackward& a, std:
 void GpuNorms::group_norm_backward(const GroupNormBackward& a) {
   check_operands(a);
   const Context& context = context_.entered();
-  check_alike("group_norm_backward", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
-  const GroupShape of("group_norm_backward", a.x.shape, a.groups);
+  const GroupShape of(a.x.shape, a.groups);
   if (of.images == 0) return;
   const AffineGradients affine{a.work + of.images * 2 * of.channels, of.images, of.channels,
                                a.grad_weight, a.grad_bias};

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "backend/operand_checks.h"
+#include "backend/operands.h"
 #include "core/image_tree.h"
 #include "kernels/primitives/context.h"
 #include "lockstep/core/tensor.h"
@@ -79,11 +79,6 @@ void add_losses_by_image(const Context& context, std::int64_t images, double* im
   add_losses(context, losses, images, image_losses, total);
 }
 
-/// One image of a tensor; null of a null one.
-inline Tensor image_of(const Tensor& tensor, std::int64_t image) {
-  return tensor ? tensor.sample_range(image, 1) : tensor;
-}
-
 /// Returns the weights of the samples from `first` on; null of null.
 inline const float* weights_from(const float* sample_weights, std::int64_t first) {
   return sample_weights == nullptr ? nullptr : sample_weights + first;
@@ -92,10 +87,9 @@ inline const float* weights_from(const float* sample_weights, std::int64_t first
 /// `count` of `parts` equal parts of a tensor's rows, from part `first` on; null of a null one.
 inline Tensor parts_of(const Tensor& tensor, std::int64_t parts, std::int64_t first,
                        std::int64_t count) {
-  const std::int64_t rows = rows_of_part("batch_norm", tensor.shape.rows(), parts);
   if (!tensor || parts == 1) return tensor;
   Tensor all = tensor;
-  all.shape = Shape{parts, rows, tensor.shape.channels()};
+  all.shape = Shape{parts, tensor.shape.rows() / parts, tensor.shape.channels()};
   return all.sample_range(first, count);
 }
 

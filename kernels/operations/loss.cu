@@ -13,8 +13,6 @@
 #include <limits>
 
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/grid_loop.h"
@@ -308,8 +306,6 @@ Loss<T> loss_of(const Context& context, const CrossEntropy& arguments) {
 void add_cross_entropy(const Context& context, const CrossEntropy& arguments) {
   const Tensor& logits = arguments.logits;
   if (logits.shape.rows() == 0) return;
-  check_labels(logits.shape, arguments.labels);
-  check_alike("cross_entropy", {&logits, &arguments.grad_logits});
   with_packs({&logits, &arguments.grad_logits}, [&](auto element, auto width) {
     using T = decltype(element);
     const Loss<T> task = loss_of<T>(context, arguments);
@@ -352,7 +348,6 @@ void GpuLosses::confusion_matrix(const Tensor& logits, const Tensor& labels, std
   const Context& context = context_.entered();
   const std::int64_t pixels = logits.shape.rows();
   if (pixels == 0) return;
-  check_labels(logits.shape, labels);
   const auto classes = static_cast<int>(logits.shape.channels());
   with_packs({&logits}, [&](auto element, auto width) {
     using T = decltype(element);

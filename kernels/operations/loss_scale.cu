@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "backend/formulas.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"

@@ -1,7 +1,5 @@
 // Max-pooling; pooling_windows.h says what a thread does.
 
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/pooling_windows.h"
 #include "kernels/primitives/grid_loop.h"
@@ -70,15 +68,9 @@ __global__ void max_backward_kernel(Pooling<T> pool, Images<const std::uint8_t> 
 
 void GpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
                                   const Tensor& winners) {
-  check_max_pool_forward(x, y, winners);
+  check_max_pool_forward(geometry, x, y, winners);
   const Context& context = context_.entered();
   if (x.shape.elements() == 0) return;
-  check_pool(geometry, x.shape, y.shape);
-  check_same_type("max_pool_forward", {&x, &y});
-  check_winners(winners, y.shape);
-  LOCKSTEP_CHECK(geometry.kernel_h * geometry.kernel_w <= 255,
-                 "max-pooling stores the winner's position in a byte; a window of ",
-                 geometry.kernel_h, "x", geometry.kernel_w, " has too many");
   with_packs({&x, &y, &winners}, [&](auto element, auto width) {
     using T = decltype(element);
     const auto kernel = geometry == PoolGeometry{} ? max_forward_kernel<T, width(), true>
@@ -94,12 +86,9 @@ void GpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x,
 
 void GpuPooling::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
                                    const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
-  check_max_pool_backward(winners, grad_y, grad_x);
+  check_max_pool_backward(geometry, winners, grad_y, grad_x);
   const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0) return;
-  check_pool(geometry, grad_x.shape, grad_y.shape);
-  check_same_type("max_pool_backward", {&grad_y, &grad_x});
-  check_winners(winners, grad_y.shape);
   with_packs({&grad_y, &grad_x, &winners}, [&](auto element, auto width) {
     using T = decltype(element);
     const auto kernel = geometry == PoolGeometry{} ? max_backward_kernel<T, width(), true>

@@ -8,8 +8,7 @@
 #include <cmath>
 
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
+#include "backend/operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/launchers.h"
 #include "kernels/operations/slot_sums.h"
@@ -226,7 +225,6 @@ void GpuLosses::label_probabilities(const LabelProbabilities& arguments) {
   const Context& context = context_.entered();
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
-  check_labels(shape, arguments.labels);
   LOCKSTEP_CHECK(shape.rows() <= kMaxItems, "label_probabilities: expected at most ", kMaxItems,
                  " pixels, got ", to_string(shape));
   with_element_type(arguments.logits.dtype, [&](auto element) {
@@ -261,9 +259,8 @@ void GpuLosses::ohem_choose(const OhemChoice& choice) {
   check_operands(choice);
   const Context& context = context_.entered();
   const Shape& shape = choice.labels.shape;
-  LOCKSTEP_CHECK(choice.classes <= kMaxClasses && shape.rows() <= kMaxItems,
-                 "ohem_choose: expected at most ", kMaxClasses, " classes and ", kMaxItems,
-                 " pixels, got ", choice.classes, " and ", to_string(shape));
+  LOCKSTEP_CHECK(shape.rows() <= kMaxItems, "ohem_choose: expected at most ", kMaxItems,
+                 " pixels, got ", to_string(shape));
   const auto images = static_cast<std::int32_t>(shape.batch());
   const auto elements = static_cast<std::int32_t>(2 * choice.classes);
   if (shape.rows() == 0) return;

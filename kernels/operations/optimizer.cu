@@ -16,8 +16,7 @@
 #include <variant>
 
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
+#include "backend/sum_parts.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/operations/launchers.h"
@@ -381,16 +380,15 @@ void update_in_order(const Context& context, const OptimizerShard& shard) {
 /// The gradients' sum in the order of the joins, up to the last range's end; a single gradient is
 /// its own.
 const float* sum_in_order_of_joins(const Context& context, const OptimizerShard& shard) {
-  const int most = check_joins(shard.joins, shard.grads.size());
   if (shard.grads.size() == 1) return shard.grads[0];
+  const int most = check_joins("optimizer_update", shard.joins, shard.grads.size());
   const WaitingSums sums(context, most, shard.ranges.back().end);
-  int waiting = 0;
-  for (std::size_t part = 0; part < shard.grads.size(); ++part) {
-    int joins = shard.joins.empty() ? static_cast<int>(part > 0) : shard.joins[part];
-    waiting += joins == 0 ? 1 : 0;
-    sums.take(waiting - 1, shard.grads[part], joins == 0);
-    for (; joins > 1; --joins) sums.join(--waiting - 1);
-  }
+  place_parts(
+      shard.grads.size(), shard.joins,
+      [&](std::size_t part, std::size_t sum, bool first) {
+        sums.take(static_cast<int>(sum), shard.grads[part], first);
+      },
+      [&](std::size_t sum) { sums.join(static_cast<int>(sum)); });
   return sums.at(0);
 }
 

@@ -6,8 +6,6 @@
 #include <cstddef>
 
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/launchers.h"
 #include "kernels/operations/map.h"
@@ -198,8 +196,7 @@ void fill(const Context& context, const Tensor& tensor, float value) {
 
 void copy(const Context& context, const Tensor& source, const Tensor& destination,
           bool accumulate) {
-  check_copy(source, destination);
-  check_same_shape("copy", {&source, &destination});
+  check_copy(source, destination, accumulate);
   if (source.dtype == destination.dtype && !accumulate) {
     return copy_rows(context, byte_rows(&source, destination));
   }
@@ -224,10 +221,8 @@ void GpuOperations::copy(const Tensor& source, const Tensor& destination, bool a
 void GpuActivations::dropout(const Tensor& x, const Tensor& y, float p,
                              DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset,
                              bool accumulate) {
-  check_dropout(x, y);
+  check_dropout(x, y, p);
   const Context& context = context_.entered();
-  check_alike("dropout", {&x, &y});
-  LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
   Tensor from = x, to = y;
   flatten_samples(from, to);
   const std::int64_t rows = from.shape.rows_per_sample();

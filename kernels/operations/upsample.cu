@@ -10,8 +10,6 @@
 #include <limits>
 
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/pooling_windows.h"
 #include "kernels/primitives/grid_loop.h"
@@ -149,11 +147,9 @@ struct Tables {
 }  // namespace
 
 void GpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) {
-  check_images("upsample_bilinear_forward", x, y);
+  check_resize_forward("upsample_bilinear_forward", x, y);
   const Context& context = context_.entered();
-  if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
-  check_upsample(x.shape, y.shape);
-  check_same_type("upsample_bilinear_forward", {&x, &y});
+  if (x.shape.elements() == 0) return;
   const InterpolationAxis vertical = axis_of(x.shape.height(), y.shape.height(), align_corners);
   const InterpolationAxis horizontal = axis_of(x.shape.width(), y.shape.width(), align_corners);
   with_packs({&x, &y}, [&](auto element, auto width) {
@@ -169,11 +165,9 @@ void GpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, boo
 
 void GpuPooling::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
                                             bool align_corners, bool accumulate) {
-  check_image_gradients("upsample_bilinear_backward", grad_y, grad_x);
+  check_resize_backward("upsample_bilinear_backward", grad_y, grad_x);
   const Context& context = context_.entered();
-  if (grad_x.shape.elements() == 0 || grad_y.shape.elements() == 0) return;
-  check_upsample(grad_x.shape, grad_y.shape);
-  check_same_type("upsample_bilinear_backward", {&grad_y, &grad_x});
+  if (grad_x.shape.elements() == 0) return;
   const InterpolationAxis vertical =
       axis_of(grad_x.shape.height(), grad_y.shape.height(), align_corners);
   const InterpolationAxis horizontal =

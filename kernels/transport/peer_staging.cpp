@@ -4,7 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "backend/required_operands.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/device.h"
 #include "kernels/operations/launchers.h"

@@ -13,6 +13,7 @@
 #include "backend/cuda_backends.h"
 #include "backend/host_threads.h"
 #include "backend/operand_checks.h"
+#include "backend/operands.h"
 #include "core/cpu_quota.h"
 #include "core/start_thread.h"
 #include "lockstep/core/check.h"

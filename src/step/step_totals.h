@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "backend/operand_checks.h"
+#include "backend/operands.h"
 #include "lockstep/backend/backend.h"
 #include "step/step.h"
 

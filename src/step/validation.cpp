@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/operand_checks.h"
+#include "backend/operands.h"
 #include "core/profiler.h"
 #include "nn/argmax.h"
 #include "nn/image_layout.h"

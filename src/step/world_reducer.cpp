@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "backend/cpu/sum_parts.h"
+#include "backend/sum_parts.h"
 #include "lockstep/core/check.h"
 #include "step/parameter_ranges.h"
 

@@ -122,12 +122,13 @@ TEST_CASE("targets that do not fit the output are errors; no samples, no loss") 
     Backend& backend = *named.backend;
     const Operand y(backend, {2, 3}), t(backend, {3, 2});
     const DeviceNumber<double> loss(backend, 0.0);
-    CHECK_THROWS_WITH_AS(backend.losses().element_losses({.formula = &kSquares,
-                                                          .output = y.tensor(),
-                                                          .target = t.tensor(),
-                                                          .grad_output = {},
-                                                          .loss = loss.pointer()}),
-                         doctest::Contains("the target must be fp32 of the output's shape"), Error);
+    CHECK_THROWS_WITH_AS(
+        backend.losses().element_losses({.formula = &kSquares,
+                                         .output = y.tensor(),
+                                         .target = t.tensor(),
+                                         .grad_output = {},
+                                         .loss = loss.pointer()}),
+        doctest::Contains("expected a target in fp32 of shape [2, 3], got fp32 of [3, 2]"), Error);
     const Tensor none(nullptr, {0, 3});
     backend.losses().element_losses({.formula = &kSquares,
                                      .output = none,

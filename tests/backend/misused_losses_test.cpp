@@ -87,7 +87,8 @@ void misuse_ohem(Backend& backend, Memory& memory) {
   check_misuse("ohem_choose", choice, [&](const OhemChoice& a) { losses.ohem_choose(a); },
                {null("labels", &OhemChoice::labels), null("state", &OhemChoice::state),
                 null("rows", &OhemChoice::rows), null("slots", &OhemChoice::slots),
-                size("classes", &OhemChoice::classes, std::int64_t{0})});
+                size("classes", &OhemChoice::classes, std::int64_t{0}),
+                size("classes", &OhemChoice::classes, std::int64_t{4097})});
   const std::array<StatSlot, 1> weights{StatSlot{2, choice.slots}};
   OhemShare share;
   share.weights = weights;

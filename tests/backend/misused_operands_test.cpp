@@ -1,5 +1,5 @@
 // Operands of memory, convolutions, norms, activations, pooling and sums that are missing, whose
-// rows overlap, or whose sizes count nothing.
+// rows overlap, whose sizes count nothing, or whose shapes and types do not fit.
 
 #include "backend/operand_misuse.h"
 
@@ -9,7 +9,10 @@ namespace {
 void misuse_memory(Backend& backend, Memory& memory) {
   const Tensor x = memory.tensor(kImages), y = memory.tensor(kImages);
   std::vector<float> host(static_cast<std::size_t>(kImages.elements()));
-  check_nulls("fill", {{"tensor", x}}, [&](const auto& t) { backend.fill(t[0], 1); });
+  const std::array<Tensor, 1> filled{x};
+  check_misuse("fill", filled, [&](const auto& t) { backend.fill(t[0], 1); },
+               {{"'tensor'", [](auto& t) { t[0].data = nullptr; }},
+                {"'tensor'", [](auto& t) { narrow(t[0]); }}});
   check_nulls("copy", {{"source", x}, {"destination", y}},
               [&](const auto& t) { backend.copy(t[0], t[1], false); });
   const Tensor nowhere(nullptr, kImages);
@@ -81,7 +84,8 @@ void misuse_convolutions(Backend& backend, Memory& memory) {
 template <typename Arguments>
 std::vector<Misuse<Arguments>> wrong_slots() {
   return {{"'slot'", [](Arguments& a) { a.slots = kNullSlots; }},
-          {"'count'", [](Arguments& a) { a.slots = kNegativeSlots; }}};
+          {"'count'", [](Arguments& a) { a.slots = kNegativeSlots; }},
+          {"31 rows are no 2 equal parts", [](Arguments& a) { a.slots = kUnevenSlots; }}};
 }
 
 template <typename Arguments>
@@ -253,6 +257,9 @@ void misuse_activations(Backend& backend, Memory& memory) {
   for (const float p : {-0.5F, 1.0F}) {
     CHECK_THROWS_AS(ops.dropout(a, b, p, 1, 0, false), Error);
   }
+  const Tensor no_channels(nullptr, Shape{4, 0});
+  CHECK_THROWS_AS(ops.softmax_forward(no_channels, no_channels), Error);
+  CHECK_THROWS_AS(backend.norms().batch_norm_moments(no_channels, a.floats(), 1), Error);
 }
 
 void misuse_pooling(Backend& backend, Memory& memory) {

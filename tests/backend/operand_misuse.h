@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/backend/backend.h"
@@ -42,32 +43,60 @@ class Memory {
   std::vector<Storage> held_;
 };
 
-/// What is wrong with the arguments of a call. `says`: a part of the error. `overlap`: makes the
-/// rows of the same operand, when it is a tensor, overlap.
+/// What is wrong with the arguments of a call. `says`: a part of the error. `tensor`: the same
+/// operand, when it is a tensor, of which other things can be wrong. `alone`: no other operand has
+/// its extents.
 template <typename Arguments>
 struct Misuse {
+  using TensorOf = std::function<Tensor&(Arguments&)>;
+
+  Misuse(std::string words, std::function<void(Arguments&)> wrong, TensorOf of = nullptr,
+         bool lone = false)
+      : says(std::move(words)), make(std::move(wrong)), tensor(std::move(of)), alone(lone) {}
+
   std::string says;
   std::function<void(Arguments&)> make;
-  std::function<void(Arguments&)> overlap = nullptr;
+  TensorOf tensor;
+  bool alone;
 };
 
 /// Rows that overlap by an element.
 inline void narrow(Tensor& tensor) { tensor.row_stride = tensor.shape.channels() - 1; }
 
+/// Another type than the tensor has: one that no activation has, or that labels and the like have
+/// not.
+inline void retype(Tensor& tensor) {
+  tensor.dtype = tensor.dtype == DType::kFloat32 ? DType::kUInt8 : DType::kFloat32;
+}
+
+/// Another batch, and other channels. REQUIRES: nobody reads it.
+inline void reshape(Tensor& tensor) {
+  const Shape& shape = tensor.shape;
+  const Shape other = shape.with_batch(shape.batch() + 1).with_channels(shape.channels() + 1);
+  tensor = Tensor(tensor.data, other, tensor.dtype);
+}
+
+/// A batch of images without pixels, of other channels.
+inline void empty(Tensor& tensor) {
+  tensor = Tensor(tensor.data, Shape{2, 0, 4, tensor.shape.channels() + 1}, tensor.dtype);
+}
+
 template <typename Arguments>
-Misuse<Arguments> null(const char* name, Tensor Arguments::*operand) {
+Misuse<Arguments> null(const char* name, Tensor Arguments::*operand, bool alone = false) {
   return {concat("'", name, "'"), [operand](Arguments& a) { (a.*operand).data = nullptr; },
-          [operand](Arguments& a) { narrow(a.*operand); }};
+          [operand](Arguments& a) -> Tensor& { return a.*operand; }, alone};
 }
 
 /// An operand that may be missing, made of another one whose rows overlap.
 template <typename Arguments>
 Misuse<Arguments> narrowed(const char* name, Tensor Arguments::*optional,
                            Tensor Arguments::*other) {
-  return {concat("'", name, "'"), [=](Arguments& a) {
+  return {concat("'", name, "'"),
+          [=](Arguments& a) {
             a.*optional = a.*other;
             narrow(a.*optional);
-          }};
+          },
+          [=](Arguments& a) -> Tensor& { return a.*optional = a.*other; }};
 }
 
 template <typename Arguments, typename T>
@@ -88,6 +117,8 @@ Misuse<Arguments> size(const char* name, T Arguments::*number, T value) {
 /// Something whose memory is not there, in place of spans of it.
 inline const std::array<StatSlot, 2> kNullSlots{StatSlot{0, nullptr}, StatSlot{kRows, nullptr}};
 inline const std::array<StatSlot, 1> kNegativeSlots{StatSlot{-2, nullptr}};
+inline constexpr float kNumber = 0;
+inline const std::array<StatSlot, 1> kUnevenSlots{StatSlot{kRows - 1, &kNumber, 2}};
 inline const std::array<const double*, 1> kNullDoubles{nullptr};
 inline const std::array<const float*, 1> kNullGrads{nullptr};
 inline const std::array<float*, 1> kNullWeights{nullptr};
@@ -113,10 +144,17 @@ void check_misuse(const char* operation, const Arguments& good, const Call& call
     const std::string error = error_of(misuse.make);
     CHECK_MESSAGE(error.find(operation) != std::string::npos, error);
     CHECK_MESSAGE(error.find(misuse.says) != std::string::npos, error);
-    if (misuse.overlap == nullptr) continue;
-    const std::string overlap = error_of(misuse.overlap);
+    if (misuse.tensor == nullptr) continue;
+    const auto error_with = [&](void (*change)(Tensor&)) {
+      return error_of([&](Arguments& a) { change(misuse.tensor(a)); });
+    };
+    const std::string overlap = error_with(narrow);
     CHECK_MESSAGE(overlap.find(concat(operation, ": expected a row stride")) == 0, overlap);
     CHECK_MESSAGE(overlap.find(misuse.says) != std::string::npos, overlap);
+    for (const auto& change : {retype, empty, misuse.alone ? retype : reshape}) {
+      const std::string error_of_tensor = error_with(change);
+      CHECK_MESSAGE(error_of_tensor.find(concat(operation, ": ")) == 0, error_of_tensor);
+    }
   }
 }
 
@@ -125,7 +163,7 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-/// `call(tensors)` with each of them null, and with rows of each that overlap.
+/// `call(tensors)` with each of them null, and with all that can be wrong with a tensor.
 template <typename Call>
 void check_nulls(const char* operation, const std::vector<NamedTensor>& named, const Call& call) {
   using Tensors = std::vector<Tensor>;
@@ -135,7 +173,7 @@ void check_nulls(const char* operation, const std::vector<NamedTensor>& named, c
     const std::string says = concat("'", named[i].name, "'");
     good.push_back(named[i].tensor);
     all.push_back({says, [i](Tensors& tensors) { tensors[i].data = nullptr; },
-                   [i](Tensors& tensors) { narrow(tensors[i]); }});
+                   [i](Tensors& tensors) -> Tensor& { return tensors[i]; }, named.size() == 1});
     all.push_back({says, [i](Tensors& tensors) { tensors[i] = Tensor(); }});
   }
   check_misuse(operation, good, call, all);

@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "backend/required_operands.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/operations/launchers.h"
 #include "support/backends.h"
@@ -24,8 +23,7 @@ std::vector<NamedBackend> emulated_gpu(bool sums_by_image) {
 
 void HostConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor& x,
                                       const float* weight, const float* bias, const Tensor& y) {
-  geometry.check();
-  check_conv2d_forward(x, weight, y);
+  check_conv2d(ConvPass::kForward, geometry, x, weight, y);
   const Wide wide_y = zeros(y);
   host_.convolutions().conv2d_forward(geometry, widened(x).tensor,
                                       rounded(geometry, weight, x.dtype).tensor.floats(), bias,
@@ -35,8 +33,7 @@ void HostConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor
 
 void HostConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                             const float* weight, const Tensor& grad_x) {
-  geometry.check();
-  check_conv2d_backward_data(grad_y, weight, grad_x);
+  check_conv2d(ConvPass::kBackwardData, geometry, grad_x, weight, grad_y);
   const Wide wide_x = zeros(grad_x);
   host_.convolutions().conv2d_backward_data(geometry, widened(grad_y).tensor,
                                             rounded(geometry, weight, grad_y.dtype).tensor.floats(),
@@ -47,8 +44,7 @@ void HostConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const 
 void HostConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
                                                const Tensor& grad_y, float* grad_weight,
                                                float* grad_bias) {
-  geometry.check();
-  check_conv2d_backward_weights(x, grad_y, grad_weight);
+  check_conv2d(ConvPass::kBackwardWeights, geometry, x, grad_weight, grad_y);
   if (x.shape.batch() == 0) return;
   const std::int64_t parts = gpu_.sums_by_image ? x.shape.batch() : 1;
   const std::int64_t images = x.shape.batch() / parts;

@@ -8,8 +8,6 @@
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/moments.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "core/image_tree.h"
 
 namespace lockstep {
@@ -74,9 +72,7 @@ void block_sums(const MaskedGradient& g, std::int64_t begin, std::int64_t end, s
 
 // The two per-channel terms of dx: `terms` [2, C] = (mean gradient, projection).
 void merge_gradient_sums(const BatchNormBackwardApply& a, std::int64_t channels, float* terms) {
-  const std::int64_t count = merge_sums(a.slots, channels, terms);
-  LOCKSTEP_CHECK(count > 0, "batch_norm_backward_apply: the slots count no rows, but x has some");
-  const auto total = static_cast<double>(count);
+  const auto total = static_cast<double>(merge_sums(a.slots, channels, terms));
   for (std::int64_t c = 0; c < channels; ++c) {
     float& mean_gradient = terms[c];
     float& projection = terms[channels + c];
@@ -125,8 +121,6 @@ void add_affine(const BatchNormBackwardReduce& a, std::int64_t channels, const f
 
 void CpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   check_operands(a);
-  check_same_shape("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
-  check_activations("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   const std::int64_t channels = a.x.shape.channels();
   const RowBlocks blocks(a.x.shape.rows(), a.parts);
   const std::int64_t k = rows_per_pass(channels);
@@ -163,9 +157,6 @@ void CpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
 
 void CpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   check_operands(a);
-  const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
-  check_same_shape("batch_norm_backward_apply", activations);
-  check_activations("batch_norm_backward_apply", activations);
   if (a.x.shape.rows() == 0) return;
   const std::int64_t channels = a.x.shape.channels();
   auto* memory =

@@ -8,8 +8,6 @@
 #include "backend/cpu/stream_store.h"
 #include "backend/cpu/vec.h"
 #include "backend/moments.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -178,8 +176,6 @@ NormalizeRows choose_normalize_rows(bool residual, bool relu) {
 }
 
 void normalize_tensor(const Normalization& n, int threads) {
-  check_same_shape("batch_norm", {&n.x, &n.residual, &n.y});
-  check_activations("batch_norm", {&n.x, &n.residual, &n.y});
   const NormalizeRows kernel = normalize_rows_of(n);
   parallel_for(n.x.shape.rows(), n.x.shape.channels(), threads,
                [&](std::int64_t begin, std::int64_t end) { kernel(n, begin, end); });
@@ -215,7 +211,6 @@ NormalizeRows normalize_rows_of(const Normalization& n) {
 
 void CpuNorms::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
   check_batch_norm_moments(x, slots, parts);
-  check_activations("batch_norm_moments", {&x});
   const std::int64_t channels = x.shape.channels();
   const RowBlocks blocks(x.shape.rows(), parts);
   const std::int64_t k = rows_per_pass(channels);
@@ -239,12 +234,8 @@ void CpuNorms::batch_norm_moments(const Tensor& x, float* slots, std::int64_t pa
 void CpuNorms::batch_norm_forward(const BatchNormForward& a) {
   check_operands(a);
   const std::int64_t channels = a.x.shape.channels();
-  const std::int64_t count = total_count(a.slots);
-  if (count == 0 && a.x.shape.rows() == 0) return;
-  if (!a.slots.empty()) {
-    LOCKSTEP_CHECK(count >= 2, "batch_norm_forward: training needs at least 2 rows, got ", count);
-    finish_statistics(a, channels);
-  }
+  if (total_count(a.slots) == 0 && a.x.shape.rows() == 0) return;
+  if (!a.slots.empty()) finish_statistics(a, channels);
   const ChannelScale scale(cpu_.scratch(ChannelScale::bytes(channels)), a.saved.data,
                            a.saved.data + channels, a.affine, channels);
   normalize_tensor({a.x, a.residual, a.y, scale, a.relu}, cpu_.threads());

@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
 #include "lockstep/backend/backend.h"
 
 namespace lockstep {
@@ -52,7 +51,7 @@ struct RowBlocks {
   static constexpr std::int64_t kMaxBlocks = 64;
 
   RowBlocks(std::int64_t row_count, std::int64_t part_count)
-      : parts(part_count), part_rows(rows_of_part("batch_norm", row_count, part_count)) {
+      : parts(part_count), part_rows(row_count / part_count) {
     const std::int64_t runs = (part_rows + kRunRows - 1) / kRunRows;
     block_rows = std::max<std::int64_t>(1, (runs + kMaxBlocks - 1) / kMaxBlocks) * kRunRows;
     per_part = (part_rows + block_rows - 1) / block_rows;

@@ -6,8 +6,6 @@
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "core/image_tree.h"
 
 namespace lockstep {
@@ -38,7 +36,6 @@ void sum_row(const Tensor& x, std::int64_t row, float* slot, std::int64_t elemen
 
 void CpuSums::sum_over_batch(const Tensor& x, float* slot) {
   check_sum_over_batch(x, slot);
-  check_activations("sum_over_batch", {&x});
   const auto sum_of = with_element_type(x.dtype, []<typename T>(T) { return sum_row<T>; });
   const std::int64_t rows = x.shape.rows_per_sample(), channels = x.shape.channels();
   parallel_for(rows, channels * std::max<std::int64_t>(1, x.shape.batch()), cpu_.threads(),
@@ -52,7 +49,6 @@ void CpuSums::sum_over_batch(const Tensor& x, float* slot) {
 void CpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) {
   check_broadcast_sum(slots, y);
   if (y.shape.elements() == 0) return;
-  check_activations("broadcast_sum", {&y});
   const std::int64_t rows = y.shape.rows_per_sample(), channels = y.shape.channels();
   const std::int64_t elements = rows * channels;
   auto* sums =
@@ -83,9 +79,6 @@ void CpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bo
 
 void CpuSums::sum_over_images(const Tensor& x, float* sum) {
   check_sum_over_images(x, sum);
-  LOCKSTEP_CHECK(x.dense() && x.dtype == DType::kFloat32,
-                 "sum_over_images: expected a dense tensor of fp32, got ", to_string(x.dtype),
-                 " of ", to_string(x.shape), " with row stride ", x.row_stride);
   const std::int64_t images = x.shape.batch();
   if (images == 0) return;
   const std::int64_t elements = x.shape.elements() / images;

@@ -4,8 +4,7 @@
 
 #include "backend/cpu/map.h"
 #include "backend/cpu/operations.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
+#include "backend/operands.h"
 
 namespace lockstep {
 namespace {
@@ -19,20 +18,13 @@ void with_either(const Tensor& activations, const Tensor& met, const Function& f
   });
 }
 
-/// Throws Error unless `met` has such a type.
-void check_either(const char* operation, const Tensor& met,
-                  std::initializer_list<const Tensor*> activations) {
-  check_activations(operation, activations);
-  if (met.dtype != DType::kFloat32) check_same_type(operation, {*activations.begin(), &met});
-}
-
 /// y[r, c] = f(a[r, c], b met there, more[r, c]...), or += with `accumulate`. b of any shape that
-/// repetition_of() takes.
+/// find_repetition() takes.
 template <typename Function, typename... Tensors>
-void map_repeated(const char* operation, const Function& f, const Tensor& y, bool accumulate,
-                  int threads, const Tensor& a, const Tensor& b, const Tensors&... more) {
-  const Repetition repetition = repetition_of(operation, y.shape, b.shape);
+void map_repeated(const Function& f, const Tensor& y, bool accumulate, int threads, const Tensor& a,
+                  const Tensor& b, const Tensors&... more) {
   if (y.shape.elements() == 0) return;
+  const Repetition repetition = *find_repetition(y.shape, b.shape);
   if (b.shape == y.shape && b.dtype == y.dtype) {
     return map(f, y, accumulate, threads, a, b, more...);
   }
@@ -105,32 +97,23 @@ void sum_to_row(const F& f, const Tensor& a, const Tensor& grad_y, std::int64_t 
 void CpuActivations::binary_forward(BinaryKind kind, const Tensor& a, const Tensor& b,
                                     const Tensor& y) {
   check_binary_forward(a, b, y);
-  check_same_shape("binary_forward", {&a, &y});
-  check_either("binary_forward", b, {&a, &y});
-  with_binary(kind, [&](const auto& f) {
-    map_repeated("binary_forward", f, y, false, cpu_.threads(), a, b);
-  });
+  with_binary(kind, [&](const auto& f) { map_repeated(f, y, false, cpu_.threads(), a, b); });
 }
 
 void CpuActivations::binary_backward_left(BinaryKind kind, const Tensor& a, const Tensor& b,
                                           const Tensor& grad_y, const Tensor& grad_a,
                                           bool accumulate) {
   check_binary_backward_left(a, b, grad_y, grad_a);
-  check_same_shape("binary_backward_left", {&a, &grad_y, &grad_a});
-  check_either("binary_backward_left", b, {&a, &grad_y, &grad_a});
   with_binary(kind, [&](const auto& f) {
-    map_repeated("binary_backward_left", LeftGradient{f}, grad_a, accumulate, cpu_.threads(), a, b,
-                 grad_y);
+    map_repeated(LeftGradient{f}, grad_a, accumulate, cpu_.threads(), a, b, grad_y);
   });
 }
 
 void CpuActivations::binary_backward_right(BinaryKind kind, const Tensor& a, const Tensor& grad_y,
                                            const Tensor& grad_b, bool accumulate) {
   check_binary_backward_right(a, grad_y, grad_b);
-  check_same_shape("binary_backward_right", {&a, &grad_y});
-  check_either("binary_backward_right", grad_b, {&a, &grad_y});
-  const std::int64_t each = rows_of_gradient("binary_backward_right", a.shape, grad_b.shape);
   if (a.shape.elements() == 0) return;
+  const std::int64_t each = find_repetition(a.shape, grad_b.shape)->rows_each;
   with_binary(kind, [&](const auto& function) {
     const RightGradient f{function};
     if (grad_b.shape == a.shape && grad_b.dtype == a.dtype) {

@@ -10,8 +10,7 @@
 
 #include "backend/cpu/map.h"
 #include "backend/cpu/parallel_for.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
+#include "backend/operands.h"
 
 namespace lockstep {
 namespace {
@@ -49,9 +48,14 @@ void copy_elements(const Tensor& source, const Tensor& destination, int threads)
 
 }  // namespace
 
+void check_computes(DType dtype) {
+  LOCKSTEP_CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16,
+                 "the CPU expects activations in fp32 or bf16, got ", to_string(dtype),
+                 "; only GPUs compute on fp16");
+}
+
 void convert(const Tensor& source, const Tensor& destination, bool accumulate, int threads) {
   if (source.data == destination.data && !accumulate) return;
-  for (const Tensor* each : {&source, &destination}) check_activations("copy", {each});
   with_element_type(source.dtype, [&]<typename From>(From) {
     with_element_type(destination.dtype, [&]<typename To>(To) {
       for_each_stretch<2>(source.shape, {source.row_stride, destination.row_stride}, threads,
@@ -125,8 +129,7 @@ void CpuBackend::fill(const Tensor& tensor, float value) {
 }
 
 void CpuBackend::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
-  check_copy(source, destination);
-  check_same_shape("copy", {&source, &destination});
+  check_copy(source, destination, accumulate);
   if (source.dtype == destination.dtype && !accumulate) {
     return copy_elements(source, destination, cpu_.threads());
   }

@@ -8,8 +8,7 @@
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/pixel_lanes.h"
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
+#include "backend/operands.h"
 
 namespace lockstep {
 namespace {
@@ -118,8 +117,7 @@ void CpuLosses::dice_sums(const DiceSums& arguments) {
   check_operands(arguments);
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
-  check_labels(shape, arguments.labels);
-  check_activations("dice_sums", {&arguments.logits});
+  check_computes(arguments.logits.dtype);
   const std::int64_t classes = shape.channels(), image = shape.rows_per_sample();
   const std::int64_t per_image = (image + kTaskRows - 1) / kTaskRows;
   const std::int64_t tasks = shape.batch() * per_image;
@@ -149,8 +147,7 @@ void CpuLosses::dice_losses(const DiceLosses& arguments) {
   check_operands(arguments);
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
-  check_labels(shape, arguments.labels);
-  check_activations("dice_losses", {&arguments.logits, &arguments.grad_logits});
+  check_computes(arguments.logits.dtype);
   const std::int64_t classes = shape.channels(), image = shape.rows_per_sample();
   const double normalizer = arguments.normalizer.get();
   const bool whole = arguments.sums.shape.batch() == 1;

@@ -3,35 +3,26 @@
 // reads or writes them is a template over that type, and rounds once per result.
 
 #include <cstdint>
-#include <initializer_list>
 
 #include "backend/bfloat16.h"
-#include "backend/operand_checks.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
 
-/// Whether the CPU computes on activations of this type.
-inline bool is_activation(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kBFloat16;
+/// Throws Error unless the CPU computes on activations of this type.
+void check_computes(DType dtype);
+
+/// function(T{}) with the element type T of `dtype`, within loops. REQUIRES: check_computes().
+template <typename Function>
+auto with_computed_type(DType dtype, const Function& function) {
+  return dtype == DType::kBFloat16 ? function(BFloat16{}) : function(float{});
 }
 
-/// Throws Error unless `activations` have one type, which the CPU computes on. Null ones may be
-/// anything.
-inline void check_activations(const char* operation,
-                              std::initializer_list<const Tensor*> activations) {
-  check_same_type(operation, activations);
-  for (const Tensor* activation : activations) {
-    LOCKSTEP_CHECK(!*activation || is_activation(activation->dtype), operation,
-                   ": the CPU expects activations in fp32 or bf16, got ",
-                   to_string(activation->dtype), "; only GPUs compute on fp16");
-  }
-}
-
-/// function(T{}) with the element type T of `dtype`. REQUIRES: one of the CPU's.
+/// The same. Throws Error for a type that the CPU does not compute on.
 template <typename Function>
 auto with_element_type(DType dtype, const Function& function) {
-  return dtype == DType::kBFloat16 ? function(BFloat16{}) : function(float{});
+  check_computes(dtype);
+  return with_computed_type(dtype, function);
 }
 
 /// A row of a tensor. REQUIRES: T is its type.

@@ -6,25 +6,15 @@
 #include "backend/cpu/masked_gradient.h"
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
+#include "backend/operands.h"
 #include "core/image_tree.h"
 
 namespace lockstep {
-namespace {
-
-/// An image of a batch; null of a null tensor.
-Tensor image_of(const Tensor& tensor, std::int64_t image) {
-  return tensor ? tensor.sample_range(image, 1) : tensor;
-}
-
-}  // namespace
 
 // An image's second pass finds it in a cache.
 void CpuNorms::group_norm_forward(const GroupNormForward& a) {
   check_operands(a);
-  check_same_shape("group_norm_forward", {&a.x, &a.residual, &a.y});
-  const GroupShape of("group_norm_forward", a.x.shape, a.groups);
+  const GroupShape of(a.x.shape, a.groups);
   for (std::int64_t image = 0; image < of.images; ++image) {
     const Tensor x = a.x.sample_range(image, 1);
     float* moments = a.work + image * 2 * of.channels;
@@ -78,10 +68,7 @@ void CpuNorms::group_norm_backward_image(const GroupNormBackward& a, const Group
 
 void CpuNorms::group_norm_backward(const GroupNormBackward& a) {
   check_operands(a);
-  const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
-  check_same_shape("group_norm_backward", activations);
-  check_activations("group_norm_backward", activations);
-  const GroupShape of("group_norm_backward", a.x.shape, a.groups);
+  const GroupShape of(a.x.shape, a.groups);
   const std::int64_t size = 2 * of.channels;
   const auto node = [&](int index) { return a.work + (of.images + index) * size; };
   const auto join = [&](int index) { add_values(node(index + 1), size, node(index)); };

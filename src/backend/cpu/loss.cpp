@@ -10,8 +10,7 @@
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/pixel_lanes.h"
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
+#include "backend/operands.h"
 
 namespace lockstep {
 namespace {
@@ -241,8 +240,7 @@ void check_label_values(const Task& task, std::int64_t rows, int threads) {
 
 /// The arguments of a cross-entropy of which no loss is wanted.
 Task checked_task(const CrossEntropy& arguments, int threads) {
-  check_labels(arguments.logits.shape, arguments.labels);
-  check_activations("cross_entropy", {&arguments.logits, &arguments.grad_logits});
+  check_computes(arguments.logits.dtype);
   Task task(arguments);
   check_label_values(task, arguments.logits.shape.rows(), threads);
   return task;
@@ -310,8 +308,6 @@ void CpuLosses::confusion_matrix(const Tensor& logits, const Tensor& labels, std
   check_confusion_matrix(logits, labels, matrix);
   const std::int64_t rows = logits.shape.rows();
   if (rows == 0) return;
-  check_labels(logits.shape, labels);
-  check_activations("confusion_matrix", {&logits});
   const std::int64_t classes = logits.shape.channels();
   auto* predictions = static_cast<std::uint16_t*>(
       cpu_.scratch(static_cast<std::size_t>(rows) * sizeof(std::uint16_t)));

@@ -4,7 +4,6 @@
 
 #include "backend/cpu/operations.h"
 #include "backend/formulas.h"
-#include "backend/required_operands.h"
 
 namespace lockstep {
 

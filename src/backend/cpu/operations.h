@@ -11,6 +11,7 @@
 #include <string>
 
 #include "backend/allocation_count.h"
+#include "backend/operand_checks.h"
 #include "lockstep/backend/backend.h"
 
 namespace lockstep {

@@ -4,10 +4,8 @@
 
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
-#include "backend/cpu/sum_parts.h"
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
+#include "backend/sum_parts.h"
 
 namespace lockstep {
 namespace {
@@ -79,9 +77,9 @@ bool all_finite(std::span<const double* const> losses) {
                      [](const double* loss) { return std::isfinite(*loss); });
 }
 
-void check_waiting(const OptimizerShard& shard) {
-  const int waiting = check_joins(shard.joins, shard.grads.size());
-  LOCKSTEP_CHECK(waiting <= kMaxWaitingSums, "optimizer_update: ", waiting,
+void check_waiting(const char* operation, const OptimizerShard& shard) {
+  const int waiting = check_joins(operation, shard.joins, shard.grads.size());
+  LOCKSTEP_CHECK(waiting <= kMaxWaitingSums, operation, ": ", waiting,
                  " sums wait for others, expected at most ", kMaxWaitingSums);
 }
 
@@ -97,7 +95,7 @@ struct Piece {
 
 void CpuOptimizer::gradient_squares(const OptimizerShard& shard, double* squares) {
   check_gradient_squares(shard, squares);
-  check_waiting(shard);
+  check_waiting("gradient_squares", shard);
   if (shard.ranges.empty()) return;
   const auto parts = static_cast<std::int64_t>(shard.grads.size());
   std::fill_n(squares, (shard.ranges.back().end + kChunk - 1) / kChunk, 0.0);
@@ -139,7 +137,7 @@ void CpuOptimizer::average_weights(const WeightAverage& average) {
 
 void CpuOptimizer::optimizer_update(const OptimizerShard& shard) {
   check_optimizer_update(shard);
-  check_waiting(shard);
+  check_waiting("optimizer_update", shard);
   if (!all_finite(shard.losses)) return;
   std::visit(
       [&](const auto& optimizer) {

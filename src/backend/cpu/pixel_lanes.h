@@ -8,7 +8,6 @@
 #include "backend/cpu/element.h"
 #include "backend/cpu/exp_log.h"
 #include "backend/cpu/vec.h"
-#include "backend/operand_checks.h"
 
 namespace lockstep::pixel_lanes {
 
@@ -48,7 +47,7 @@ template <typename Body>
 /// values [class]. Lanes beyond `pixels` get the last pixel's logits.
 [[gnu::always_inline]] inline void load_logits(const Tensor& logits, std::int64_t begin,
                                                std::int64_t pixels, Floats* values) {
-  with_element_type(logits.dtype, [&]<typename T>(T) {
+  with_computed_type(logits.dtype, [&]<typename T>(T) {
     const T* source = row_of<const T>(logits, begin);
     for_each_class_lanes(logits.shape.channels(), [&](std::int64_t first, std::int64_t lanes) {
       Floats rows[vec::kLanes];
@@ -66,7 +65,7 @@ template <typename Body>
 template <typename Gradient>
 [[gnu::always_inline]] inline void store_classes(const Tensor& to, std::int64_t begin,
                                                  std::int64_t pixels, const Gradient& gradient) {
-  with_element_type(to.dtype, [&]<typename T>(T) {
+  with_computed_type(to.dtype, [&]<typename T>(T) {
     T* target = row_of<T>(to, begin);
     for_each_class_lanes(to.shape.channels(), [&](std::int64_t first, std::int64_t lanes) {
       Floats rows[vec::kLanes];

@@ -3,8 +3,6 @@
 #include "backend/cpu/map.h"
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "core/rng.h"
 
 namespace lockstep {
@@ -35,8 +33,6 @@ void drop_sample(const Tensor& x, const Tensor& y, const Dropout& dropout, std::
 void CpuActivations::activation_forward(const Activation& activation, const Tensor& x,
                                         const Tensor& y) {
   check_activation_forward(x, y);
-  check_same_shape("activation_forward", {&x, &y});
-  check_activations("activation_forward", {&x, &y});
   with_activation(activation, [&](const auto& f) { map(f, y, false, cpu_.threads(), x); });
 }
 
@@ -44,8 +40,6 @@ void CpuActivations::activation_backward(const Activation& activation, const Ten
                                          const Tensor& grad_y, const Tensor& grad_x,
                                          bool accumulate) {
   check_activation_backward(saved, grad_y, grad_x);
-  check_same_shape("activation_backward", {&saved, &grad_y, &grad_x});
-  check_activations("activation_backward", {&saved, &grad_y, &grad_x});
   with_activation(activation, [&](const auto& f) {
     map(ActivationGradient{f}, grad_x, accumulate, cpu_.threads(), saved, grad_y);
   });
@@ -54,10 +48,7 @@ void CpuActivations::activation_backward(const Activation& activation, const Ten
 void CpuActivations::dropout(const Tensor& x, const Tensor& y, float p,
                              DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset,
                              bool accumulate) {
-  check_dropout(x, y);
-  check_same_shape("dropout", {&x, &y});
-  check_activations("dropout", {&x, &y});
-  LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
+  check_dropout(x, y, p);
   const Dropout dropout{DropoutElement(p), seed.get(), accumulate};
   const auto drop = with_element_type(x.dtype, []<typename T>(T) { return drop_sample<T>; });
   const std::int64_t sample_elements = x.shape.rows_per_sample() * x.shape.channels();

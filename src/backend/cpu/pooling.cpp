@@ -11,8 +11,6 @@
 #include "backend/cpu/prefetch.h"
 #include "backend/cpu/vec.h"
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -350,14 +348,7 @@ Area bins(const Shape& input, const Shape& output, std::int64_t oy, std::int64_t
 
 void CpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
                                   const Tensor& winners) {
-  check_max_pool_forward(x, y, winners);
-  if (x.shape.batch() == 0) return;
-  check_pool(geometry, x.shape, y.shape);
-  check_winners(winners, y.shape);
-  check_activations("max_pool_forward", {&x, &y});
-  LOCKSTEP_CHECK(geometry.kernel_h * geometry.kernel_w <= 255,
-                 "max-pooling stores the winner's position in a byte; a window of ",
-                 geometry.kernel_h, "x", geometry.kernel_w, " has too many");
+  check_max_pool_forward(geometry, x, y, winners);
   const std::int64_t item = y.shape.width() * y.shape.channels() * geometry.kernel_h;
   const auto pool_row = with_element_type(x.dtype, []<typename T>(T) { return max_pool_row<T>; });
   parallel_for(y.shape.batch() * y.shape.height(), item, cpu_.threads(),
@@ -370,21 +361,14 @@ void CpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x,
 
 void CpuPooling::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
                                    const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
-  check_max_pool_backward(winners, grad_y, grad_x);
-  if (grad_x.shape.batch() == 0) return;
-  check_pool(geometry, grad_x.shape, grad_y.shape);
-  check_winners(winners, grad_y.shape);
-  check_activations("max_pool_backward", {&grad_y, &grad_x});
+  check_max_pool_backward(geometry, winners, grad_y, grad_x);
   with_element_type(grad_x.dtype, [&]<typename T>(T) {
     max_pool_backward_rows<T>(geometry, winners, grad_y, grad_x, accumulate, cpu_.threads());
   });
 }
 
 void CpuPooling::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) {
-  check_images("avg_pool_forward", x, y);
-  if (x.shape.batch() == 0) return;
-  check_pool(geometry, x.shape, y.shape);
-  check_activations("avg_pool_forward", {&x, &y});
+  check_avg_pool_forward(geometry, x, y);
   const PoolGeometry& g = geometry;
   const std::int64_t positions = g.kernel_h * g.kernel_w;  // also those in the padding
   average_forward(
@@ -398,10 +382,7 @@ void CpuPooling::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x,
 
 void CpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
                                    const Tensor& grad_x, bool accumulate) {
-  check_image_gradients("avg_pool_backward", grad_y, grad_x);
-  if (grad_x.shape.batch() == 0) return;
-  check_pool(geometry, grad_x.shape, grad_y.shape);
-  check_activations("avg_pool_backward", {&grad_y, &grad_x});
+  check_avg_pool_backward(geometry, grad_y, grad_x);
   const PoolGeometry& g = geometry;
   const Shape& out = grad_y.shape;
   const auto share = static_cast<float>(1.0 / static_cast<double>(g.kernel_h * g.kernel_w));
@@ -415,10 +396,8 @@ void CpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& g
 }
 
 void CpuPooling::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
-  check_images("adaptive_avg_pool_forward", x, y);
-  if (x.shape.batch() == 0) return;
-  check_adaptive_pool(x.shape, y.shape);
-  check_activations("adaptive_avg_pool_forward", {&x, &y});
+  check_resize_forward("adaptive_avg_pool_forward", x, y);
+  if (x.shape.elements() == 0) return;
   average_forward(
       x, y, x.shape.rows_per_sample() / y.shape.rows_per_sample() + 1, cpu_.threads(),
       [&](std::int64_t oy, std::int64_t ox) { return bins(x.shape, y.shape, oy, ox); },
@@ -427,10 +406,7 @@ void CpuPooling::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
 
 void CpuPooling::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
                                             bool accumulate) {
-  check_image_gradients("adaptive_avg_pool_backward", grad_y, grad_x);
-  if (grad_x.shape.batch() == 0) return;
-  check_adaptive_pool(grad_x.shape, grad_y.shape);
-  check_activations("adaptive_avg_pool_backward", {&grad_y, &grad_x});
+  check_resize_backward("adaptive_avg_pool_backward", grad_y, grad_x);
   const Shape& in = grad_x.shape;
   const Shape& out = grad_y.shape;
   average_backward(

@@ -12,7 +12,7 @@
 
 #include "backend/cpu/prefetch.h"
 #include "backend/cpu/vec.h"
-#include "backend/operand_checks.h"
+#include "backend/operands.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

@@ -14,8 +14,6 @@
 #include "backend/cpu/stream_store.h"
 #include "backend/cpu/vec.h"
 #include "backend/formulas.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -204,10 +202,8 @@ void upsample_grad_row(const Plan& plan, const Tensor& grad_y, const Tensor& gra
 }  // namespace
 
 void CpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) {
-  check_images("upsample_bilinear_forward", x, y);
-  if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
-  check_upsample(x.shape, y.shape);
-  check_activations("upsample_bilinear_forward", {&x, &y});
+  check_resize_forward("upsample_bilinear_forward", x, y);
+  if (x.shape.elements() == 0) return;
   const Plan plan(cpu_.scratch(Plan::bytes(x.shape, y.shape, cpu_.threads())), x.shape, y.shape,
                   align_corners);
   const auto upsample = with_element_type(y.dtype, [&]<typename T>(T) {
@@ -222,12 +218,10 @@ void CpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, boo
 
 void CpuPooling::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
                                             bool align_corners, bool accumulate) {
-  check_image_gradients("upsample_bilinear_backward", grad_y, grad_x);
+  check_resize_backward("upsample_bilinear_backward", grad_y, grad_x);
   const Shape& in = grad_x.shape;
   const Shape& out = grad_y.shape;
-  if (in.elements() == 0 || out.elements() == 0) return;
-  check_upsample(in, out);
-  check_activations("upsample_bilinear_backward", {&grad_y, &grad_x});
+  if (in.elements() == 0) return;
   const Plan plan(cpu_.scratch(Plan::bytes(in, out, cpu_.threads())), in, out, align_corners);
   const std::int64_t sums_per_thread = out.width() * out.channels();
   const auto grad_row = with_element_type(grad_x.dtype, [&]<typename T>(T) {

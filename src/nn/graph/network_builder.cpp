@@ -4,7 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "backend/operand_checks.h"
+#include "backend/operands.h"
 #include "core/number_check.h"
 #include "nn/graph/network_impl.h"
 #include "nn/layers/conv2d_layer.h"

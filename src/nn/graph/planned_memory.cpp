@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "backend/operand_checks.h"
+#include "backend/operands.h"
 
 namespace lockstep {
 namespace {

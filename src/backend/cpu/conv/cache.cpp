@@ -18,6 +18,7 @@ const ConvEngine& ConvCache::engine(const ConvGeometry& geometry, const Shape& i
   const std::tuple key{problem_of(geometry, image), pass, dtype};
   if (const auto known = choices_.find(key); known != choices_.end()) return *known->second;
   geometry.check();
+  check_computes(dtype);
   const ConvEngine& engine = choose_conv_engine(geometry, image, pass, dtype);
   choices_.emplace(key, &engine);
   return engine;

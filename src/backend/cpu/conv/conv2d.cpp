@@ -1,4 +1,4 @@
-// Convolution: checks, the BatchNorm behind it in inference, and the gradient of the bias.
+// Convolution: the BatchNorm behind it in inference, and the gradient of the bias.
 
 #include <algorithm>
 #include <bit>
@@ -11,17 +11,10 @@
 #include "backend/cpu/map.h"
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
-#include "backend/operand_checks.h"
-#include "backend/required_operands.h"
 #include "core/image_tree.h"
 
 namespace lockstep {
 namespace {
-
-void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
-  check_conv2d(geometry, x.shape, y.shape);
-  check_activations("conv2d", {&x, &y});
-}
 
 constexpr std::int64_t kRowsPerSum = 1024;  // fixed: the sums do not depend on the thread count
 
@@ -207,10 +200,8 @@ std::string CpuConvolutions::bf16_products() {
 
 void CpuConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
                                      bool backward, bool grad_input) {
-  LOCKSTEP_CHECK(is_activation(dtype), "conv2d: the CPU expects activations in fp32 or bf16, got ",
-                 to_string(dtype), "; only GPUs compute on fp16");
+  check_prepare_conv2d(geometry, input, dtype);
   if (input.batch() == 0) return;
-  geometry.check();
   const Tensor x(nullptr, input, dtype), y(nullptr, geometry.output_shape(input), dtype);
   std::vector<ConvPass> passes{ConvPass::kForward};
   if (backward) passes.push_back(ConvPass::kBackwardWeights);
@@ -225,9 +216,8 @@ void CpuConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& 
 
 void CpuConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor& x,
                                      const float* weight, const float* bias, const Tensor& y) {
-  check_conv2d_forward(x, weight, y);
+  check_conv2d(ConvPass::kForward, geometry, x, weight, y);
   if (x.shape.batch() == 0) return;
-  check_operands(geometry, x, y);
   const Parts parts(*this, geometry, ConvPass::kForward, x, y);
   parts.run(cpu_.scratch(parts.bytes()), nullptr,
             [&](Convolution& convolution, const Tensor& from, const Tensor& to, float*,
@@ -243,12 +233,9 @@ bool CpuConvolutions::normalizes_in_convolution(const ConvGeometry& geometry, co
 void CpuConvolutions::conv2d_inference(const ConvGeometry& geometry, const Tensor& x,
                                        const float* weight, const float* bias,
                                        const BatchNormInference& normalization) {
-  check_conv2d_inference(x, weight, normalization);
+  check_conv2d_inference(geometry, x, weight, normalization);
   if (x.shape.batch() == 0) return;
   const Tensor& y = normalization.y;
-  check_operands(geometry, x, y);
-  check_same_shape("conv2d_inference", {&y, &normalization.residual});
-  check_activations("conv2d_inference", {&y, &normalization.residual});
   const std::size_t scales = normalization_bytes(y.shape.channels());
   const Parts parts(*this, geometry, ConvPass::kForward, x, y);
   auto* memory = static_cast<std::byte*>(cpu_.scratch(scales + parts.bytes()));
@@ -267,9 +254,8 @@ void CpuConvolutions::conv2d_inference(const ConvGeometry& geometry, const Tenso
 
 void CpuConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                            const float* weight, const Tensor& grad_x) {
-  check_conv2d_backward_data(grad_y, weight, grad_x);
+  check_conv2d(ConvPass::kBackwardData, geometry, grad_x, weight, grad_y);
   if (grad_x.shape.batch() == 0) return;
-  check_operands(geometry, grad_x, grad_y);
   const Parts parts(*this, geometry, ConvPass::kBackwardData, grad_x, grad_y);
   parts.run(cpu_.scratch(parts.bytes()), nullptr,
             [&](Convolution& convolution, const Tensor& to, const Tensor& from, float*,
@@ -279,9 +265,8 @@ void CpuConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const T
 void CpuConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
                                               const Tensor& grad_y, float* grad_weight,
                                               float* grad_bias) {
-  check_conv2d_backward_weights(x, grad_y, grad_weight);
+  check_conv2d(ConvPass::kBackwardWeights, geometry, x, grad_weight, grad_y);
   if (x.shape.batch() == 0) return;
-  check_operands(geometry, x, grad_y);
   const Parts parts(*this, geometry, ConvPass::kBackwardWeights, x, grad_y);
   parts.run(cpu_.scratch(parts.bytes()), grad_weight,
             [](Convolution& convolution, const Tensor& from, const Tensor& gradient, float* sum,
