@@ -207,6 +207,9 @@ TEST_CASE("weights: ResNets that are nearly torchvision's are named, strict or n
   CHECK(refused("backbone.bottom_up.stem.conv1.norm.weight").find("detectron2's") !=
         std::string::npos);
   CHECK(refused("backbone.other.weight").starts_with("loaded;"));  // no name that is known
+  CHECK_THROWS_WITH_AS(check_convention({"layer0.0.weight"}, {"fc.weight", "conv1.weight"}),
+                       doctest::Contains("not that of PSPNet; take the weights of a whole PSPNet"),
+                       DataError);
 }
 
 TEST_CASE("weight names: a few names in common are no reason to rename") {

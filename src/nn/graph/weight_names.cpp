@@ -98,10 +98,9 @@ struct Convention {
   std::string_view lacks;  // how the name of a tensor ends that only such files lack
   std::string_view has;    // and of one that only they have
   const char* says;
+  const char* take =
+      "the weights of a plain ResNet (torchvision's, v1b), whose stem is one 7x7 convolution";
 };
-
-constexpr const char* kPlainResNet =
-    "; take the weights of a plain ResNet (torchvision's, v1b), whose stem is one 7x7 convolution";
 
 constexpr Convention kConventions[] = {
     {"conv1.weight", "stem.6.weight", "a ResNet-v1c or v1d, whose stem is three 3x3 convolutions"},
@@ -110,6 +109,8 @@ constexpr Convention kConventions[] = {
      "a ResNet-v1d, whose shortcuts begin with a pooling"},
     {"conv1.weight", "stem.conv1.norm.weight",
      "detectron2's: its own ResNets stride in other layers and take BGR images"},
+    {"layer0.0.weight", "conv1.weight", "a ResNet whose stem is not that of PSPNet",
+     "the weights of a whole PSPNet, or another network, such as deeplabv3_resnet50"},
 };
 
 bool any_ends_with(const std::vector<std::string>& names, std::string_view end) {
@@ -148,7 +149,7 @@ void check_convention(const std::vector<std::string>& missing,
     if (!any_ends_with(missing, convention.lacks)) continue;
     if (!any_ends_with(unexpected, convention.has)) continue;
     throw DataError(concat("the weights are of another network: \"", convention.has,
-                           "\" is a name of ", convention.says, kPlainResNet));
+                           "\" is a name of ", convention.says, "; take ", convention.take));
   }
 }
 
