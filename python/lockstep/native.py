@@ -55,7 +55,8 @@ def _from_run(kind: Any, run: Union[str, Path], which: str = "last", *, device: 
     model, bn = found.config["model"], found.config["bn"]
     if bn["eval_stats"] not in ("device0", "own"):
         raise refused(f"{found.path} is evaluated by bn.eval_stats = \"{bn['eval_stats']}\", and a Predictor by device0 or own: write "
-                      f"weights with these statistics by lockstep.export(run, \"weights.safetensors\"), and give them to Predictor()")
+                      f"weights by lockstep.export(run, \"weights.safetensors\", settings={{\"bn.eval_stats\": \"pooled\"}}), say, and give "
+                      f"them to Predictor()")
     not_of_it = ("arch", "backbone_weights", "weights_prefix") + (() if model["arch"] == "unet" else ("width", "depth"))
     return kind(model["arch"], found.state_dict(which), found.config["data"]["num_classes"], device=device, threads=threads,
                 model={key: value for key, value in model.items() if key not in not_of_it},

@@ -448,7 +448,7 @@ def test_a_run_of_pretrained_weights_and_one_of_another_evaluation(data, tmp_pat
     pooled = program_run(data, tmp_path / "pooled", bn={"mode": "local", "eval_stats": "pooled"})
     with pytest.raises(lockstep.ConfigError, match='evaluated by bn.eval_stats = "pooled".*by lockstep.export'):
         from_run(pooled)
-    lockstep.export(pooled, tmp_path / "weights.safetensors")
+    lockstep.export(pooled, tmp_path / "weights.safetensors", settings={"bn.eval_stats": "pooled"})
     native.Predictor("unet", native.load_weights(tmp_path / "weights.safetensors"), CLASSES, model=MODEL)
 
 
