@@ -169,6 +169,8 @@ TEST_CASE("the rule: missed variance first, then whether an image is alone") {
   CHECK(judged(2, 0.063, 0).verdict == SyncVerdict::kCannotTell);
   CHECK(judged(1, 0.032, 8).verdict == SyncVerdict::kCannotTell);
   CHECK(judged(1, 0.031, 8).verdict == SyncVerdict::kNotNeeded);
+  CHECK(judged(1, 0.031, 8).reason.starts_with("it misses 3.1 %"));
+  CHECK(judged(2, 0.031, 8).reason.starts_with("they miss 3.1 %"));
   CHECK(judged(2, 0.062, 8).verdict == SyncVerdict::kNotNeeded);
   CHECK(judged(8, 0.03, 8).verdict == SyncVerdict::kNotNeeded);
   CHECK(judged(2, 0.07, 2).verdict == SyncVerdict::kNotNeeded);

@@ -158,7 +158,7 @@ def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], 
         return "not needed", f"the global batch has no more than {global_batch} images"
     missed = f"{100 * worst.missed:.1f} % of the variance at {worst.layer}"
     if worst.missed < (MISSED_ALONE if together == 1 else MISSED):
-        return "not needed", f"they miss {missed}, and less at other layers"
+        return "not needed", f"{'it misses' if together == 1 else 'they miss'} {missed}, and less at other layers"
     if together == 1 and weights == "pretrained":
         return "synchronize", f"it misses {missed}, which an evaluation by running statistics has"
     if together == 1:

@@ -8,6 +8,7 @@
 
 #include "backend/moments.h"
 #include "core/seconds_since.h"
+#include "core/words.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "lockstep/data/loader.h"
@@ -205,8 +206,8 @@ Amounts amounts_of(const DiagnosisRequest& request, std::int64_t available) {
       *std::max_element(amounts.images_per_device.begin(), amounts.images_per_device.end());
   amounts.images = looked_at(2 * most);
   if (amounts.images >= 2 * most) return amounts;
-  throw ConfigError(concat("a diagnosis of ", most,
-                           " images per device compares at least two sets ", "of them, ", 2 * most,
+  throw ConfigError(concat("a diagnosis of ", count_of(most, "image"),
+                           " per device compares at least two sets of them, ", 2 * most,
                            " images, and there are ", amounts.images,
                            request.images > 0 ? " (--images)" : " in the training split"));
 }

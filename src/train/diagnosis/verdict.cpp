@@ -104,7 +104,9 @@ Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch, Weigh
   const std::string missed =
       fmt::format("{:.1f} % of the variance at {}", 100 * worst.missed, worst.layer);
   if (worst.missed < (images.together == 1 ? kMissedAlone : kMissed)) {
-    return {SyncVerdict::kNotNeeded, fmt::format("they miss {}, and less at other layers", missed)};
+    return {SyncVerdict::kNotNeeded,
+            fmt::format("{} {}, and less at other layers",
+                        images.together == 1 ? "it misses" : "they miss", missed)};
   }
   if (images.together == 1 && origin == WeightsOrigin::kPretrained) {
     return {SyncVerdict::kSynchronize,
