@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/words.h"
 #include "data/for_each_sample.h"
 #include "io/raw_pixels.h"
 #include "lockstep/core/check.h"
@@ -301,7 +302,8 @@ void check_channels(const PixelOptions& options) {
   }
   const std::vector<float>& percents = options.percentiles;
   if (percents.size() != 2 || percents[0] >= percents[1]) {
-    throw ConfigError("data.percentiles: expected [lo, hi], such as [1, 99]");
+    throw ConfigError(concat("data.percentiles: expected [lo, hi], lo < hi, such as [1, 99], got [",
+                             joined(percents), "]"));
   }
   shown_channels(options.channels, options.display);
 }

@@ -335,7 +335,8 @@ TEST_CASE("options that do not fit are refused") {
   CHECK(contains(trouble(), "data.bands picks 2"));
   options.bands.clear();
   options.percentiles = {99, 1};
-  CHECK(contains(trouble(), "data.percentiles"));
+  CHECK(contains(trouble(),
+                 "data.percentiles: expected [lo, hi], lo < hi, such as [1, 99], got [99, 1]"));
   options.percentiles = {1, 99};
   for (const std::vector<int>& display : {std::vector{5}, std::vector{0, 1}}) {
     options.display = display;
