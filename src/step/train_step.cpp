@@ -1,5 +1,6 @@
 #include "step/train_step.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "core/profiler.h"
@@ -9,15 +10,24 @@
 namespace lockstep {
 namespace {
 
-bool feeds_statistics(const DataParallelOptions& options, std::size_t micro) {
-  switch (options.accumulated_statistics) {
+/// The last micro-batch that has images on any rank: of a small batch, those behind it have none.
+std::size_t last_with_images(std::span<const BatchPart> parts, std::size_t micro_batches) {
+  std::size_t last = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].count > 0) last = std::max(last, i % micro_batches);
+  }
+  return last;
+}
+
+bool feeds_statistics(MicroBatches which, std::size_t micro, std::size_t last) {
+  switch (which) {
     case MicroBatches::kEvery:
     case MicroBatches::kTogether:
       break;
     case MicroBatches::kFirst:
       return micro == 0;
     case MicroBatches::kLast:
-      return micro + 1 == static_cast<std::size_t>(options.micro_batches());
+      return micro == last;
   }
   return true;
 }
@@ -136,6 +146,7 @@ StepContext TrainStep::context(std::int64_t sample_offset) const {
 void TrainStep::compute(const StepInput& input) {
   const std::span<const BatchPart> micro_batches = own(input.parts);
   const std::size_t last = micro_batches.size() - 1;
+  const std::size_t last_filled = last_with_images(input.parts, micro_batches.size());
   gradient_parts_ = reducer_->begin(input);
   zero_gradients();
   totals_.begin();
@@ -143,7 +154,8 @@ void TrainStep::compute(const StepInput& input) {
   for (std::size_t micro = 0; micro <= last; ++micro) {
     if (micro > 0) input_.load(micro_batches[micro], micro, input.staged);
     StepContext step = context(micro_batches[micro].sample_offset);
-    step.update_running_stats = feeds_statistics(options_, micro);
+    step.update_running_stats =
+        feeds_statistics(options_.accumulated_statistics, micro, last_filled);
     communicator_.enter("forward", "the network");
     network_.forward(step);
     losses_.compute({input_, scalars(), scaler_, totals_, communicator_});

@@ -133,6 +133,28 @@ TEST_CASE("micro-batches are the slices of virtual BatchNorm, one after another"
   CHECK(run.replica(0).store().batch_norms().front()->num_batches_tracked == 4);
 }
 
+TEST_CASE("the last micro-batch that has images feeds the running statistics") {
+  DataParallelOptions options = model_options(two_heads, 2, BatchNormMode::kSync, 5);
+  options.accumulate = 4;  // of 2, 2, 1 and 0 images
+  options.accumulated_statistics = MicroBatches::kLast;
+  const auto train = [&](const Batch& batch) {
+    DataParallel run(options);
+    run.train_step(batch, 0, 0.1F);
+    return outcome_of(run, {}).statistics;
+  };
+  const auto uneven = train(toy_batch(5, 0));
+  options.accumulate = 1;
+  Batch last = toy_batch(5, 0);
+  const std::size_t values = last.images.size() / 5, labels = last.labels.size() / 5;
+  last.images.erase(last.images.begin(),
+                    last.images.begin() + static_cast<std::ptrdiff_t>(4 * values));
+  last.labels.erase(last.labels.begin(),
+                    last.labels.begin() + static_cast<std::ptrdiff_t>(4 * labels));
+  last.samples.erase(last.samples.begin(), last.samples.begin() + 4);
+  last.class_pixels.clear();
+  CHECK(distance(uneven, train(last)) == 0);
+}
+
 TEST_CASE("micro-batches on several devices, with a step that is smaller than planned") {
   DataParallelOptions options = model_options(same_head_twice, 1, BatchNormMode::kLocal, 5);
   const Outcome whole = trained(options);
