@@ -200,6 +200,16 @@ TEST_CASE("by own statistics: a layer of one value per image keeps its running s
         said_by(mixed, SyncBatchNorm(), weights, images, shape));
 }
 
+TEST_CASE("by the batch's statistics: a layer of one value keeps its running statistics") {
+  const Shape one{1, 8, 10, 3};
+  const TensorMap weights = random_weights(pooled, one);
+  const Floats images = random_floats(one.elements(), 7);
+  const Floats by_batch =
+      said_by(normalize_by_batch(pooled), SyncBatchNorm(), weights, images, one);
+  const Floats own = predicted(normalize_by_image(pooled), weights, images, one);
+  for (std::size_t i = 0; i < own.size(); ++i) CHECK(by_batch[i] == doctest::Approx(own[i]));
+}
+
 TEST_CASE("by own statistics: frozen layers and other norms stay what they are") {
   const Shape shape{2, 8, 10, 3};
   const TensorMap weights = random_weights(tiny, shape);

@@ -40,8 +40,9 @@ Model convert_sync_batchnorm(Model model, const RankPartition& process_groups = 
 /// The way back: synchronized layers become ones that every device computes by itself.
 Model revert_sync_batchnorm(Model model);
 /// The same model with BatchNorm that keeps no running statistics: an evaluation of it normalises
-/// by the batch that it is given. Frozen layers stay frozen, and what is no BatchNorm stays what it
-/// is. Its parameters are the model's: both may share a store.
+/// by the batch that it is given. A layer that sees one value per channel keeps its running
+/// statistics, frozen layers stay frozen, and what is no BatchNorm stays what it is. Its parameters
+/// are the model's: both may share a store.
 Model normalize_by_batch(Model model);
 /// The same model with BatchNorm that normalises every image by its own mean and variance, as
 /// InstanceNorm does: what a training with one image per device does, and prediction-time BatchNorm

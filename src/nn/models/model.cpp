@@ -48,7 +48,8 @@ Model revert_sync_batchnorm(Model model) {
 }
 
 Model normalize_by_batch(Model model) {
-  return converted(std::move(model), [](BatchNormOptions& options, const Shape&) {
+  return converted(std::move(model), [](BatchNormOptions& options, const Shape& input) {
+    if (input.rows() == 1) return;
     options.mode = BatchNormMode::kLocal;
     options.track_running_stats = false;
   });
