@@ -185,7 +185,7 @@ TEST_CASE("group norm: channels that are no multiple, and groups of one value") 
                        doctest::Contains("groups must be at least 1"), ConfigError);
   CHECK_THROWS_WITH_AS(built(InstanceNorm(), {2, 5}),
                        doctest::Contains("norm: the statistics of 5 groups need more than one"),
-                       Error);
+                       ConfigError);
 }
 
 }  // namespace lockstep::test

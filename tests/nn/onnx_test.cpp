@@ -235,7 +235,7 @@ TEST_CASE("onnx: GroupNorm is an InstanceNormalization of reshaped channels") {
   const ExportedModel refused = exported(
       [clamped](NetworkBuilder& net, Value* x) { return LayerNorm(clamped)(net, x, "norm"); });
   CHECK_THROWS_WITH_AS(refused.file(), doctest::Contains("norm (lockstep::GroupNormLayer): eps"),
-                       Error);
+                       ConfigError);
 }
 
 TEST_CASE("onnx: a convolution that others read, too, or that is an output stays as it is") {

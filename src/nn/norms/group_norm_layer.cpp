@@ -10,9 +10,10 @@ GroupNormLayer::GroupNormLayer(std::string name, std::vector<Value*> inputs, Val
     : Layer(std::move(name), std::move(inputs), output), config_(config), affine_(weight, bias) {
   const Shape& shape = this->output()->shape;
   const std::int64_t values = shape.rows_per_sample() * (channels() / config.groups);
-  LOCKSTEP_CHECK(values > 1, this->name(), ": the statistics of ", config.groups,
-                 " groups need more than one value per image and group, got 1 (input ",
-                 to_string(shape), "); use fewer groups or larger images");
+  if (values > 1) return;
+  throw ConfigError(concat(this->name(), ": the statistics of ", config.groups,
+                           " groups need more than one value per image and group, got ", values,
+                           " (input ", to_string(shape), "); use fewer groups or larger images"));
 }
 
 LayerTraits GroupNormLayer::traits() const {
@@ -82,8 +83,10 @@ void GroupNormLayer::backward_part(NormOperations& norms, const GradientPart& pa
 
 // ONNX normalises the rows of [N, groups, the rest], and gets its shape back.
 std::string GroupNormLayer::normalized_onnx(OnnxGraph& graph) const {
-  LOCKSTEP_CHECK(config_.eps_mode == EpsMode::kAdd, name(), " (", class_name(*this),
-                 "): eps_mode = \"clamp\" has no layer in ONNX");
+  if (config_.eps_mode == EpsMode::kClamp) {
+    throw ConfigError(concat(name(), " (", class_name(*this), "): eps_mode = \"clamp\" has no ",
+                             "layer in ONNX; export safetensors, or train with \"add\""));
+  }
   const auto constant = [&](const char* what, float value) {
     return graph.floats(what, {config_.groups},
                         std::vector<float>(static_cast<std::size_t>(config_.groups), value));
