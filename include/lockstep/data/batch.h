@@ -22,7 +22,8 @@ struct Batch {
   Size size;                          // H, W of images; zeros for other inputs
   Size image;  // of it without what fills it up, right and below; zeros: all of it
   std::int64_t epoch = 0;
-  /// [num_classes] labels of each class, ignored ones left out; empty: whoever needs it counts.
+  /// [num_classes] labels of each class, ignored ones left out; empty: whoever needs it counts. Who
+  /// counts vouches for the labels: one of no class is then a failure inside the step.
   std::vector<std::int64_t> class_pixels;
   /// Whether, in a run of several processes, only this one's places are filled and counted in
   /// class_pixels, which is not empty then. DataParallel adds the counts of all up.

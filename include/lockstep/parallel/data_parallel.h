@@ -42,10 +42,10 @@ class DataParallel {
   /// One optimizer step on a global batch (it may be smaller than planned), which is scattered in
   /// torch.chunk's sizes. All ranks' parameters are bitwise equal afterwards. Throws Error, before
   /// anything changes, where the batch is not whole (data/batch.h), has no sample or more than
-  /// planned, or where a label is none of the classes; ConfigError where `lr` is negative or not
-  /// finite or `step` is negative. Throws the first failure of any replica, named by rank and
-  /// device (ReplicaError; ConfigError, DataError and NonFiniteError keep their type); after a
-  /// failure every call throws it again.
+  /// planned, or where a label is none of the classes and the batch has not counted them itself
+  /// (class_pixels); ConfigError where `lr` is negative or not finite or `step` is negative. Throws
+  /// the first failure of any replica, named by rank and device (ReplicaError; ConfigError,
+  /// DataError and NonFiniteError keep their type); after a failure every call throws it again.
   ///
   /// NonFiniteError names the first replica whose share of the loss is not finite: all ranks then
   /// leave parameters and the optimizer's state untouched, have the running statistics and
@@ -166,7 +166,8 @@ class DataParallel {
   /// The same of the first rank of this process.
   Replica& own_replica();
   /// Whether a replica's thread could not be stopped after a failure and has not come back: the
-  /// replicas then stay in memory when this object goes.
+  /// replicas then stay in memory when this object goes. So must what the call that failed was
+  /// given to read, a batch, weights or a state.
   bool has_stuck_thread() const;
 
  private:
