@@ -243,6 +243,20 @@ bool normalizes_as_given(const PixelOptions& options, PixelType type) {
   return options.mean != default_mean() || (type == PixelType::kUint8 && options.channels == 3);
 }
 
+bool settle_type(PixelOptions& options, PixelType type) {
+  const bool given = normalizes_as_given(options, type);
+  if (given && type == PixelType::kUint8) return false;
+  if (given && options.mean == default_mean()) {
+    throw ConfigError(concat(
+        "data.normalize = \"given\", but data.mean is the default, which is of 8-bit RGB, and ",
+        "these hold ", to_string(type),
+        "; write data.mean and data.std, or data.normalize = \"dataset\""));
+  }
+  options.normalize = given ? Normalization::kGiven : Normalization::kDataset;
+  if (given) options.pixels = type;
+  return !given;
+}
+
 void check_pixels(std::span<const double> counts, const std::string& first) {
   for (std::size_t c = 0; c < counts.size(); ++c) {
     if (counts[c] > 0) continue;
@@ -330,22 +344,9 @@ std::string settle_normalization(DataOptions& options, std::uint64_t seed) {
   std::unique_ptr<Dataset> dataset = make_dataset(all, Split::kTrain, seed);
   const std::optional<PixelType> first = first_type(*dataset);
   if (!first) return "";
-  const PixelType type = *first;
-  if (normalizes_as_given(options, type)) {
-    if (type == PixelType::kUint8) return "";
-    if (options.mean == default_mean()) {
-      throw ConfigError(concat(
-          "data.normalize = \"given\", but data.mean is the default, which is of 8-bit RGB, and ",
-          "these hold ", to_string(type),
-          "; write data.mean and data.std, or data.normalize = \"dataset\""));
-    }
-    options.normalize = Normalization::kGiven;
-    options.pixels = type;
-    return "";
-  }
-  options.normalize = Normalization::kDataset;
+  if (!settle_type(options, *first)) return "";
   if (options.skip_broken) dataset = make_dataset(options, Split::kTrain, seed);
-  return use_measured(options, *dataset, type);
+  return use_measured(options, *dataset, *first);
 }
 
 }  // namespace lockstep

@@ -41,6 +41,11 @@ bool normalizes_by_image(const PixelOptions& options);
 /// Whether images of this type are normalised by the mean and std that the options have.
 bool normalizes_as_given(const PixelOptions& options, PixelType type);
 
+/// Sets `normalize` as images of this type ask for, and `pixels` where mean and deviation are
+/// given. Returns whether they are yet to be measured. Throws ConfigError where those given are the
+/// default's, of another type.
+bool settle_type(PixelOptions& options, PixelType type);
+
 /// Throws DataError where a channel has no value in any of the training images, so that it cannot
 /// be measured. `counts` [channel]: values that are there; `first`: what the first image is called.
 void check_pixels(std::span<const double> counts, const std::string& first);

@@ -14,17 +14,6 @@
 namespace lockstep {
 namespace {
 
-/// What is made of colours in 0..255.
-void check_colors(const DataOptions& options) {
-  const bool photometric = options.augment && options.augment->photometric;
-  if (!photometric && !options.exposure) return;
-  const bool colors = options.channels == 3 && !normalizes_by_image(options) &&
-                      options.pixels.value_or(PixelType::kUint8) == PixelType::kUint8;
-  if (colors) return;
-  throw ConfigError(concat(photometric ? "data.augment.photometric" : "data.exposure",
-                           " is of 8-bit RGB whose mean and std are given; leave it out"));
-}
-
 std::size_t bytes_of(const Image& image) {
   return with_values(image,
                      [](const auto& values) { return values.size() * sizeof(values.front()); });
@@ -50,6 +39,16 @@ bool parts_do(const DataOptions& options, const ResizeRule& resize, Task task) {
 }
 
 }  // namespace
+
+void check_colors(const DataOptions& options) {
+  const bool photometric = options.augment && options.augment->photometric;
+  if (!photometric && !options.exposure) return;
+  const bool colors = options.channels == 3 && !normalizes_by_image(options) &&
+                      options.pixels.value_or(PixelType::kUint8) == PixelType::kUint8;
+  if (colors) return;
+  throw ConfigError(concat(photometric ? "data.augment.photometric" : "data.exposure",
+                           " is of 8-bit RGB whose mean and std are given; leave it out"));
+}
 
 SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t seed)
     : options_(options),

@@ -19,6 +19,9 @@
 
 namespace lockstep {
 
+/// Throws ConfigError where something is to be made of colours in 0..255, and there are none.
+void check_colors(const DataOptions& options);
+
 /// Memory of one thread that fetches samples.
 struct SampleScratch {
   Sample decoded, resized;

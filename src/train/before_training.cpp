@@ -10,6 +10,7 @@
 #include "data/data_warnings.h"
 #include "data/normalize.h"
 #include "data/repeated_samples.h"
+#include "data/sample_store.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "step/check_declared.h"
@@ -42,19 +43,31 @@ void check_loaded(const Config& config, const std::vector<Device>& devices, cons
                   std::vector<std::string>& warnings) {
   World& world = World::alone();
   const int ranks = make_rank_layout(world, devices).ranks();
+  check_colors(config.data);
   const BatchPlan plan = plan_batches(config.data, train, config.global_batch(ranks),
                                       config.batch.drop_last, config.size_divisor());
   warn_of_padding(plan.unpadded_size, plan.size, warnings);
   append(warnings, check_training(config, devices, world,
                                   {plan.size, plan.samples_per_epoch, plan.batches_per_epoch}));
-  if (config.bn.eval_stats == EvalStats::kBatch || config.run.eval_disparity)
+  if (config.bn.eval_stats == EvalStats::kBatch || measures_disparity(config, false))
     check_evaluated_sizes(config, ranks, ValLoader(config.data, config.run.seed));
 }
 
-void find_refusal(const Config& config, const std::vector<Device>& devices, const Dataset& train,
+/// As a training finds it settled; what it measures refuses nothing.
+void settle_type_found(const SplitReport& train, PixelOptions& data) {
+  if (data.pixels || normalizes_by_image(data) || train.types.empty()) return;
+  const PixelType type = train.types.begin()->first;
+  if (!settle_type(data, type)) return;
+  data.pixels = type;
+  data.mean = {0};
+  data.std = {1};
+}
+
+void find_refusal(Config config, const std::vector<Device>& devices, const Dataset& train,
                   DataReport& report) {
   const bool left_out = config.data.skip_broken && !report.train.broken.empty();
   try {
+    settle_type_found(report.train, config.data);
     if (left_out) {
       check_loaded(config, devices, *make_dataset(config.data, Split::kTrain, config.run.seed),
                    report.warnings);
@@ -130,12 +143,13 @@ std::vector<std::string> look_at_data(const Config& config, const Dataset& train
 }
 
 void check_evaluated_sizes(const Config& config, int ranks, const ValLoader& loader) {
-  const bool asked = config.bn.eval_stats == EvalStats::kBatch || config.run.eval_disparity;
+  const bool chosen = config.bn.eval_stats == EvalStats::kBatch;
+  const bool asked = chosen || measures_disparity(config, false);
   const std::int64_t together = images_together(config, ranks, loader);
   if (!asked || together == 1 || loader.one_size()) return;
   throw ConfigError(concat(
       "batch statistics of ", together, " images (",
-      config.run.eval_disparity ? "run.eval_disparity" : "bn.eval_stats = \"batch\"",
+      chosen ? "bn.eval_stats = \"batch\"" : "run.eval_disparity",
       ") need validation images of one size, and these differ; set data.resize or data.val_crop, "
       "or bn.eval_images = 1"));
 }

@@ -11,6 +11,7 @@
 #include "data/place.h"
 #include "io/image_io.h"
 #include "run/exit_code.h"
+#include "train/evaluator.h"
 #include "train/plan.h"
 #include "train/runs.h"
 
@@ -284,6 +285,11 @@ std::vector<Row> rows_of_sizes() {
        {"bn.eval_stats=batch"},
        2,
        {"of one size"}},
+      {"of two sizes, by each image, where disparity would be of batches",
+       val_larger,
+       {"bn.mode=instance", "run.eval_disparity=true"},
+       0,
+       {}},
       {"sizes that the network does not take", all_of(15), {}, 0, {"are padded to 16x16"}},
       {"a deeper network", nullptr, {"model.depth=6"}, 0, {"are padded to 32x32"}},
       {"one value of each device", all_of(2), {}, 5, {"more than one value"}, "cpu:2"},
@@ -310,6 +316,10 @@ std::vector<Row> rows_of_files() {
     write_png(p.path("images/" + Place::file("train", i)), Image{16, 16, pixels});
   };
   const auto one_black = [=](const Place& p) { black(p, 1); };
+  const auto all_deep = [](const Place& p) {
+    for (int i = 0; i < 4; ++i) p.deep(Place::file("train", i), static_cast<std::uint8_t>(15 + i));
+    for (int i = 0; i < 2; ++i) p.deep(Place::file("val", i), static_cast<std::uint8_t>(25 + i));
+  };
   return {
       {"a torn image", [](const Place& p) { p.tear("train/2.png"); }, {}, 3, {}},
       {"a torn validation image", [](const Place& p) { p.tear("val/1.png"); }, {}, 3, {}},
@@ -467,16 +477,19 @@ std::vector<Row> rows_of_files() {
        {},
        3,
        {}},
-      {"16 bits of all",
-       [](const Place& p) {
-         for (int i = 0; i < 4; ++i)
-           p.deep(Place::file("train", i), static_cast<std::uint8_t>(15 + i));
-         for (int i = 0; i < 2; ++i)
-           p.deep(Place::file("val", i), static_cast<std::uint8_t>(25 + i));
-       },
-       {},
-       0,
-       {}},
+      {"16 bits of all", all_deep, {}, 0, {}},
+      {"16 bits of all, evaluated together", all_deep, {"bn.eval_stats=batch"}, 0, {}},
+      {"16 bits of all, by the mean of 8",
+       all_deep,
+       {"data.normalize=given"},
+       2,
+       {"data.mean is the default"}},
+      {"colours of 16 bits", all_deep, {"data.augment.photometric=true"}, 2, {"is of 8-bit RGB"}},
+      {"colours that each image scales",
+       nullptr,
+       {"data.augment.photometric=true", "data.normalize=image"},
+       2,
+       {"is of 8-bit RGB"}},
       {"16 bits of one", [](const Place& p) { p.deep("train/1.png", 250); }, {}, 3, {"uint16"}},
       {"a sample twice",
        [](const Place& p) {
@@ -565,6 +578,18 @@ TEST_CASE("data check, plan and train say the same of odd configurations") {
 
 TEST_CASE("data check, plan and train say the same of images' sizes") {
   check_rows(rows_of_sizes());
+}
+
+TEST_CASE("what a training alone measures refuses no evaluation") {
+  const Place place;
+  place.write("val/1.png", 3, 32);
+  TrainRequest request;
+  request.output = place.path("run/x").parent_path();
+  request.config = place.load({"run.eval_disparity=true", "bn.eval_images=1"});
+  request.devices = "cpu:1";
+  request.console = Console::kQuiet;
+  train(request);
+  CHECK(evaluate_checkpoint({request.output, {}, {"bn.eval_images=2"}, "cpu:1"}).iteration > 0);
 }
 
 TEST_CASE("data check, plan and train say the same of odd files") { check_rows(rows_of_files()); }
