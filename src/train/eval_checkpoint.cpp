@@ -31,9 +31,8 @@ std::unique_ptr<DataParallel> replicas_for(const Config& trained,
   config.batch.accumulate = 1;
   config.bn.sync_group = 0;
   if (config.bn.sync_top()) config.bn.sync_layers.clear();
-  const int side = static_cast<int>(config.architecture().size_divisor) * 2;
   const int count = make_rank_layout(world, devices).ranks();
-  return make_replicas(config, devices, count, {side, side}, nullptr, world);
+  return make_replicas(config, devices, count, small_image(config), nullptr, world);
 }
 
 // This process's share of so many ranks, on the devices that it has.
@@ -123,6 +122,7 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   Config config = load_config_of(request.config, checkpoint.path, request.overrides,
                                  report.warnings, *request.tables);
   const Config trained = config;
+  config.run.eval_disparity = false;  // a training measures it
   choose_split(request.split, config.data);
   const std::vector<Device> devices = parse_devices(report.devices);
   const EvalStats stats = config.bn.eval_stats;

@@ -72,6 +72,13 @@ Config without_demands(Config config) {
   return config;
 }
 
+Size small_image(const Config& config) {
+  const int divisor = config.size_divisor();
+  const int least = config.bn.statistics() == StatisticsOf::kImage ? 64 : 2;
+  const int side = divisor * std::max(2, least / divisor);
+  return {side, side};
+}
+
 LoaderOptions loader_options(const Config& config, std::int64_t batch) {
   return {.batch = batch,
           .drop_last = config.batch.drop_last,

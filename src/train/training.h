@@ -41,6 +41,9 @@ Config with_steps(Config config, std::int64_t steps);
 
 /// Without what a training asks of its own devices: that is not asked of others.
 Config without_demands(Config config);
+/// A small image that the network takes. In norms of each image every layer has several values of
+/// it, which a ResNet's last ones have not of 32x32.
+Size small_image(const Config& config);
 
 /// What a configuration says of training batches, of `batch` images each.
 LoaderOptions loader_options(const Config& config, std::int64_t batch);

@@ -446,6 +446,15 @@ TEST_CASE("a checkpoint is evaluated whatever its training has asked of the devi
   }
 }
 
+TEST_CASE("a ResNet with a norm of each image is evaluated") {
+  const Runs runs;
+  const TrainSummary summary =
+      train(runs.request("a", {"model.arch=fcn_resnet50", "model.resnet_width=2",
+                               "bn.mode=instance", "run.max_iters=1"}));
+  const EvalReport report = evaluate_checkpoint({runs.folder("a").root, {}, {}, "cpu:2"});
+  CHECK(report.evaluation.confusion == summary.evaluation.confusion);
+}
+
 TEST_CASE("precise statistics are those of all training images, on any number of devices") {
   // The first BatchNorm sees the same values however they are spread; with an odd batch one device
   // has fewer.

@@ -226,8 +226,7 @@ std::unique_ptr<DataParallel> replica_for(const Config& config, const DiagnosisR
   const std::string text = devices_or_default(request.device);
   const std::vector<Device> devices{parse_devices(text).front()};
   begin_computing(config, devices);
-  const int side = static_cast<int>(config.architecture().size_divisor) * 2;
-  DataParallelOptions options = replica_options(config, devices, 1, {side, side});
+  DataParallelOptions options = replica_options(config, devices, 1, small_image(config));
   options.backend.sums_by_image = true;
   return std::make_unique<DataParallel>(std::move(options));
 }
