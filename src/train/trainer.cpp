@@ -261,9 +261,9 @@ void Trainer::validate_what_was_resumed() {
   const std::int64_t step = meter_.begun();
   const bool inside = 0 < step && step < session_.max_iters;
   const RunOptions& options = request_.config.run;
-  if (!inside || !session_.resume.found() || !due(step, options.val_every)) return;
   // It is frozen only behind the validation of the step at which it freezes.
   if (step > request_.config.bn.freeze_step(session_.max_iters)) freeze_when_due();
+  if (!inside || !session_.resume.found() || !due(step, options.val_every)) return;
   if (!is_any(session_.world.first() && !recorder_.knows_scores_of(step))) return;
   validate();
   if (due(step, options.checkpoint_every)) save_progress();

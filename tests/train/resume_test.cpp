@@ -298,8 +298,10 @@ TEST_CASE("a run that was cut off in its last evaluation knows its best when it 
 }
 
 TEST_CASE("a validation that fails leaves its step's checkpoint, and is made up for when resumed") {
-  for (const auto& [step, freeze] :
-       {std::pair{4, "bn.freeze_at=1"}, {8, "bn.freeze_at=0.6"}, {8, "bn.freeze_at=0.8"}}) {
+  for (const auto& [step, freeze] : {std::pair{4, "bn.freeze_at=1"},
+                                     {8, "bn.freeze_at=0.6"},
+                                     {8, "bn.freeze_at=0.8"},
+                                     {10, "bn.freeze_at=0.6"}}) {
     CAPTURE(std::string(freeze));
     const Runs runs;
     const std::vector<std::string> both{"run.val_every=4", "run.checkpoint_every=4",
