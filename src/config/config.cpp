@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::int64_t kDefaultEpochs = 20;
 constexpr std::int64_t kDefaultGlobalBatch = 8;
+constexpr std::int64_t kMostImages = 1'000'000;  // of a device or a batch: no count overflows
 constexpr float kDefaultFlip = 0.5F;
 
 /// Gives the written keys their meaning: values, defaults and what must hold between them.
@@ -190,6 +191,11 @@ void ConfigReader::check() {
   check_exclusive("run.max_iters", "run.epochs");
   check_exclusive("batch.global", "batch.per_device");
   for (const MisplacedKey& key : misplaced_) error(key.path, key.message, key.hint);
+  for (const auto& [key, images] : {std::pair{"batch.global", config_.batch.global},
+                                    {"batch.per_device", config_.batch.per_device}}) {
+    if (images.value_or(0) <= kMostImages) continue;
+    error(key, fmt::format("{} = {}: expected at most {} images", key, *images, kMostImages));
+  }
   int exponent = 0;
   if (std::frexp(config_.run.loss_scale, &exponent) != 0.5) {
     error("run.loss_scale",
@@ -388,6 +394,7 @@ void ConfigReader::warn_of_ignored_keys() {
        written("bn.eval_stats"));
   warn(config_.bn.lacks_running_statistics() && config_.bn.eval_stats != EvalStats::kOwn,
        "bn.eval_stats", "bn.track_running_stats = false");
+  warn(config_.bn.lacks_chosen_statistics(), "bn.eval_stats", written("bn.mode"));
   warn(config_.ema.decay == 0, "ema.bn", "ema.decay = 0");
   for (const char* key : {"eval.overlap", "eval.blend"}) {
     warn(!config_.eval.window, key, "images in one piece (no eval.window)");
@@ -430,6 +437,7 @@ Config ConfigReader::read(std::vector<std::string>* warnings) {
   warn_of_ignored_keys();
   // Without running statistics an evaluated image is normalised by its own.
   if (config_.bn.lacks_running_statistics()) config_.bn.eval_stats = EvalStats::kOwn;
+  if (config_.bn.lacks_chosen_statistics()) config_.bn.eval_stats = EvalStats::kDevice0;
   if (warnings != nullptr) *warnings = diagnostics_.warnings();
   return config_;
 }

@@ -247,6 +247,11 @@ struct BatchNormConfig : BatchNormOptions {
   }
   /// Whether a training keeps none that an evaluation could take.
   bool lacks_running_statistics() const { return !track_running_stats && measures_batches(); }
+  /// Whether `eval_stats` asks for statistics of batches, and no layer takes any.
+  bool lacks_chosen_statistics() const {
+    return !measures_batches() &&
+           (eval_stats == EvalStats::kBatch || eval_stats == EvalStats::kPrecise);
+  }
   /// Whether an evaluation normalises by other statistics than a training step does.
   bool has_running_statistics() const { return track_running_stats && measures_batches(); }
   /// The first of so many steps whose statistics are frozen; `steps` where none is.

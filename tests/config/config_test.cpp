@@ -570,6 +570,28 @@ TEST_CASE("norms that stand in for synchronized BatchNorm have keys of their own
   CHECK(config_from(kStreets, {"bn.mode=frozen"}).bn.shares_statistics());
 }
 
+TEST_CASE("a batch that no machine holds is refused where it is written") {
+  for (const char* key : {"batch.global", "batch.per_device"}) {
+    CHECK_THROWS_WITH_AS(config_from(kStreets, {concat(key, "=9223372036854775807")}),
+                         doctest::Contains("expected at most 1000000 images"), ConfigError);
+  }
+}
+
+TEST_CASE("a norm without statistics of batches is evaluated as it is") {
+  const auto evaluated_by = [](const char* mode, const char* stats, std::size_t warned) {
+    std::vector<std::string> warnings;
+    const Config config = config_from(
+        kStreets, {concat("bn.mode=", mode), concat("bn.eval_stats=", stats)}, &warnings);
+    CHECK(warnings.size() == warned);
+    return config.bn.eval_stats;
+  };
+  CHECK(evaluated_by("instance", "batch", 1) == EvalStats::kDevice0);
+  CHECK(evaluated_by("layer", "precise", 1) == EvalStats::kDevice0);
+  CHECK(evaluated_by("frozen", "precise", 1) == EvalStats::kDevice0);
+  CHECK(evaluated_by("instance", "own", 0) == EvalStats::kOwn);
+  CHECK(evaluated_by("sync", "precise", 0) == EvalStats::kPrecise);
+}
+
 TEST_CASE("what needs running statistics, or another step later on, says so") {
   const auto check = [](const std::vector<std::string>& overrides, const char* message) {
     CHECK_THROWS_WITH_AS(config_from(kStreets, overrides), doctest::Contains(message), ConfigError);
