@@ -38,11 +38,10 @@ std::vector<RunsOfMode> group_by_mode(std::span<const TrainSummary> runs) {
   for (RunsOfMode& group : groups) {
     std::ranges::sort(group.runs, {}, &TrainSummary::seed);
   }
-  if (curve) {
-    std::ranges::sort(groups, [](const RunsOfMode& a, const RunsOfMode& b) {
-      return comes_before(a.cell, b.cell);
-    });
-  }
+  // However they were found: a report says "instance - sync" where the comparison does.
+  std::ranges::stable_sort(groups, [](const RunsOfMode& a, const RunsOfMode& b) {
+    return comes_before(a.cell, b.cell);
+  });
   return groups;
 }
 

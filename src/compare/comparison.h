@@ -109,8 +109,9 @@ struct Comparison {
   std::vector<FailedRun> failed;      // `add_failed`
 };
 
-/// Groups the runs by mode (in the order of first appearance). Throws ConfigError when two runs
-/// have the same mode and seed or are of different tasks, or there are none.
+/// Groups the runs by mode, in the order of comes_before(), whatever that of the runs. Throws
+/// ConfigError when two runs have the same mode and seed or are of different tasks, or there are
+/// none.
 Comparison compare_runs(std::span<const TrainSummary> runs);
 
 /// Whether images of any row came in windows.

@@ -377,8 +377,22 @@ TEST_CASE("rows: norms of one image are evaluated by own whatever the configurat
   std::vector<TrainSummary> runs{run("group", 0, 20), run("local", 0, 30)};
   runs[1].evaluation.eval_stats = EvalStats::kPrecise;
   const Comparison comparison = compare_runs(runs);
-  CHECK(comparison.rows[0].statistics() == "own");
-  CHECK(comparison.rows[1].statistics() == "precise");
+  CHECK(comparison.rows[0].statistics() == "precise");
+  CHECK(comparison.rows[1].statistics() == "own");
+}
+
+TEST_CASE("modes have one order, in whichever their runs are found") {
+  // As --modes names them, and as a folder lists them.
+  for (const auto& order :
+       {std::vector{"local", "sync", "instance"}, {"instance", "local", "sync"}}) {
+    std::vector<TrainSummary> runs;
+    for (const char* mode : order) runs.push_back(run(mode, 0, 30));
+    const Comparison comparison = compare_runs(runs);
+    CHECK(comparison.modes[0].mode == "local");
+    CHECK(comparison.modes[2].mode == "instance");
+    CHECK(comparison.pairs.back().a == "instance");
+    CHECK(comparison.pairs.back().b == "sync");
+  }
 }
 
 TEST_CASE("the best row, what it is better than, and what it costs") {
