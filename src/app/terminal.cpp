@@ -101,33 +101,36 @@ ShownProgress::~ShownProgress() {
 // --- stdout and stderr ---
 
 // Of glibc: stdout and stderr are variables, and a stream may have a function of its own for
-// writing.
+// writing. A library that is loaded while a command runs, as cuDNN loads NVRTC, may keep what they
+// are then and flush it when the process ends: the stream outlives the command, and what it writes
+// to as well.
 PrintedOutput::Stream::Stream(std::FILE*& stream, int descriptor, int buffering)
-    : stream_(stream), before_(stream), descriptor_(descriptor) {
+    : stream_(stream), before_(stream), sink_(*new Sink{descriptor}) {
   std::fflush(before_);
-  std::FILE* const own = fopencookie(this, "w", {nullptr, write, nullptr, nullptr});
+  std::FILE* const own = fopencookie(&sink_, "w", {nullptr, Sink::write, nullptr, nullptr});
   if (own == nullptr) return;
   std::setvbuf(own, nullptr, buffering, BUFSIZ);
   stream_ = own;
 }
 
 PrintedOutput::Stream::~Stream() {
-  if (stream_ != before_) std::fclose(std::exchange(stream_, before_));
+  std::fflush(stream_);
+  stream_ = before_;
 }
 
 int PrintedOutput::Stream::failure() {
   std::fflush(stream_);
-  return failure_ == EPIPE ? 0 : failure_.load();
+  return sink_.failure == EPIPE ? 0 : sink_.failure.load();
 }
 
-ssize_t PrintedOutput::Stream::write(void* self, const char* bytes, std::size_t count) {
-  auto& stream = *static_cast<Stream*>(self);
+ssize_t PrintedOutput::Stream::Sink::write(void* self, const char* bytes, std::size_t count) {
+  auto& sink = *static_cast<Sink*>(self);
   for (std::size_t done = 0; done < count;) {
-    const ssize_t written = ::write(stream.descriptor_, bytes + done, count - done);
+    const ssize_t written = ::write(sink.descriptor, bytes + done, count - done);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       int none = 0;
-      stream.failure_.compare_exchange_strong(none, errno);
+      sink.failure.compare_exchange_strong(none, errno);
       break;
     }
     done += static_cast<std::size_t>(written);

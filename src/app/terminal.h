@@ -85,12 +85,16 @@ class PrintedOutput {
     int failure();
 
    private:
-    static ssize_t write(void* self, const char* bytes, std::size_t count);
+    /// What the stream writes to.
+    struct Sink {
+      const int descriptor;
+      std::atomic<int> failure{0};
+      static ssize_t write(void* self, const char* bytes, std::size_t count);
+    };
 
     std::FILE*& stream_;
     std::FILE* const before_;
-    const int descriptor_;
-    std::atomic<int> failure_{0};
+    Sink& sink_;  // never freed, as the stream
   };
 
   using Handler = void (*)(int);

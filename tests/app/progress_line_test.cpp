@@ -1,10 +1,15 @@
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "app/terminal.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {
@@ -100,4 +105,28 @@ TEST_CASE("a line does not wrap") {
 }
 
 }  // namespace
+// As a library does that is loaded while a command runs: at the end of the process.
+TEST_CASE("a stream of a command may be flushed when the command is over") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path file = folder.path() / "out";
+  std::fflush(stdout);
+  const int own = dup(STDOUT_FILENO), to = open(file.c_str(), O_CREAT | O_WRONLY, 0600);
+  dup2(to, STDOUT_FILENO);
+  std::FILE* remembered = nullptr;
+  {
+    const PrintedOutput output;
+    remembered = stdout;
+    std::fputs("while it runs", stdout);
+  }
+  CHECK(stdout != remembered);
+  std::vector<std::string> others;  // memory that was given back would be theirs
+  for (std::size_t bytes = 16; bytes < 16384; bytes += 8) others.emplace_back(bytes, 'x');
+  std::fputs(", and behind it", remembered);
+  CHECK(std::fflush(remembered) == 0);
+  dup2(own, STDOUT_FILENO);
+  close(own);
+  close(to);
+  CHECK(test::read_text(file) == "while it runs, and behind it");
+}
+
 }  // namespace lockstep

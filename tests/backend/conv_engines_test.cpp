@@ -8,8 +8,8 @@
 #include <string>
 
 #include "backend/conv/autotuner.h"
+#include "backend/cpu/conv/bf16/instructions.h"
 #include "backend/cpu/conv/choice.h"
-#include "backend/cpu_kernels.h"
 #include "backend/operand.h"
 #include "core/image_tree.h"
 #include "support/storage_type.h"
@@ -362,7 +362,7 @@ TEST_CASE("convolutions of bf16 tensors alone are candidates that round weights 
       auto candidates = conv_candidates(g, image, pass, DType::kBFloat16);
       const auto rounding = std::erase_if(
           candidates, [](const ConvEngine* engine) { return engine->tensors == DType::kBFloat16; });
-      const bool gains = !cpu_kernels().bf16_products().empty();
+      const bool gains = bf16::best_instructions() != bf16::Instructions::kAny;
       const bool onednn = find_conv_engine("onednn_bf16")->can_compute(g, pass);
       CHECK(rounding == (!gains ? 0U : onednn ? 2U : 1U));
       CHECK(candidates == conv_candidates(g, image, pass));
