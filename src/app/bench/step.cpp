@@ -33,16 +33,16 @@ void add_times(StepBench& bench, double seconds, const StepTimes& times) {
       1000 * (seconds - times.compute - times.batch_norm_wait - times.gradient_exchange));
 }
 
-/// The next step is begun, if there is one, and the one before is finished, as the trainer does it:
-/// GPUs go from step to step without waiting for the host.
-void time_step_ahead(StepBench& bench, std::int64_t step, std::int64_t steps) {
+/// The next step is begun and the one before is finished, as the trainer does it: GPUs go from step
+/// to step without waiting for the host. The steps from `end` on, which were begun while others
+/// were timed, are not.
+void time_step_ahead(StepBench& bench, std::int64_t step, std::int64_t end) {
   StepResult result;
   const double seconds = seconds_of([&] {
-    const std::int64_t next = step + bench.training.replicas->steps_ahead();
-    if (next < steps) bench.training.begin_step(next);
+    if (step < end) bench.training.begin_step(step + bench.training.replicas->steps_ahead());
     result = bench.training.replicas->finish_step();
   });
-  if (step >= kWarmupSteps) add_times(bench, seconds, result.times);
+  if (kWarmupSteps <= step && step < end) add_times(bench, seconds, result.times);
 }
 
 /// The whole step, and no other beside it.
@@ -146,13 +146,14 @@ int bench_step(const BenchArguments& arguments) {
   StepBench bench;
   bench.training = bench_training(arguments);
   const int iters = arguments.iters > 0 ? arguments.iters : kStepIters;
-  const int steps = kWarmupSteps + iters;
+  const int timed_end = kWarmupSteps + iters;
   const int ahead = bench.training.replicas->steps_ahead();
+  const int steps = timed_end + ahead;
   const std::int64_t given_before = world.bytes_given();
   for (int step = 0; step < ahead; ++step) bench.training.begin_step(step);
   for (int step = 0; step < steps; ++step) {
     if (step == kWarmupSteps) start_profiler();
-    time_step_ahead(bench, step, steps);
+    time_step_ahead(bench, step, timed_end);
   }
   stop_profiler();
   if (!world.first()) return kExitDone;
