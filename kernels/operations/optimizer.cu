@@ -381,7 +381,7 @@ void update_in_order(const Context& context, const OptimizerShard& shard) {
 /// its own.
 const float* sum_in_order_of_joins(const Context& context, const OptimizerShard& shard) {
   if (shard.grads.size() == 1) return shard.grads[0];
-  const int most = check_joins("optimizer_update", shard.joins, shard.grads.size());
+  const int most = *most_waiting_sums(shard.joins, shard.grads.size());
   const WaitingSums sums(context, most, shard.ranges.back().end);
   place_parts(
       shard.grads.size(), shard.joins,

@@ -216,7 +216,8 @@ void check_shard(const char* operation, const OptimizerShard& a) {
                    ") behind element ", end);
     end = range.end;
   }
-  check_joins(operation, a.joins, a.grads.size());
+  LOCKSTEP_CHECK(most_waiting_sums(a.joins, a.grads.size()).has_value(), operation,
+                 ": the order of the sum does not fit the ", a.grads.size(), " gradients");
   if (end == 0) return;
   check_all_present(operation, "grads", a.grads);
   check_all_present(operation, "weights", a.weights);

@@ -2,33 +2,31 @@
 // The sum of gradients of several parts of a batch, in the order that OptimizerShard::joins says.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "core/image_tree.h"
 #include "lockstep/backend/optimizer.h"
-#include "lockstep/core/check.h"
 
 namespace lockstep {
 
 /// Sums that wait for others while parts are added, at most: enough for 2^15 parts.
 constexpr int kMaxWaitingSums = 16;
 
-/// How many sums wait for others, at most, while so many parts are added. Throws Error unless the
-/// joins leave one sum.
-inline int check_joins(const char* operation, std::span<const int> joins, std::size_t parts) {
+/// Returns how many sums wait for others, at most, while so many parts are added; none where the
+/// joins do not leave one sum.
+inline std::optional<int> most_waiting_sums(std::span<const int> joins, std::size_t parts) {
   if (joins.empty()) return 1;
-  int waiting = 0;
-  int most = 0;
-  bool possible = joins.size() == parts;
+  if (joins.size() != parts) return std::nullopt;
+  int waiting = 0, most = 0;
   for (const int count : joins) {
     waiting += 1 - count;
+    if (count < 0 || waiting < 1) return std::nullopt;
     most = std::max(most, waiting);
-    possible &= count >= 0 && waiting >= 1;
   }
-  LOCKSTEP_CHECK(possible && waiting == 1, operation, ": the order of the sum does not fit the ",
-                 parts, " gradients");
-  return most;
+  return waiting == 1 ? std::optional(most) : std::nullopt;
 }
 
 /// The order of a sum of parts. take(part, sum, first): into this sum, which it begins where

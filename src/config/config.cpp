@@ -25,7 +25,6 @@ namespace {
 
 constexpr std::int64_t kDefaultEpochs = 20;
 constexpr std::int64_t kDefaultGlobalBatch = 8;
-constexpr std::int64_t kMostImages = 1'000'000;  // of a device or a batch: no count overflows
 constexpr float kDefaultFlip = 0.5F;
 
 /// Gives the written keys their meaning: values, defaults and what must hold between them.
@@ -191,11 +190,6 @@ void ConfigReader::check() {
   check_exclusive("run.max_iters", "run.epochs");
   check_exclusive("batch.global", "batch.per_device");
   for (const MisplacedKey& key : misplaced_) error(key.path, key.message, key.hint);
-  for (const auto& [key, images] : {std::pair{"batch.global", config_.batch.global},
-                                    {"batch.per_device", config_.batch.per_device}}) {
-    if (images.value_or(0) <= kMostImages) continue;
-    error(key, fmt::format("{} = {}: expected at most {} images", key, *images, kMostImages));
-  }
   int exponent = 0;
   if (std::frexp(config_.run.loss_scale, &exponent) != 0.5) {
     error("run.loss_scale",

@@ -156,9 +156,9 @@ struct BatchOptions {
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
-    v("global", global, "images per step on all devices; this or per_device",
-      {.in = limits::kAtLeastOne});
-    v("per_device", per_device, "images per step and device", {.in = limits::kAtLeastOne});
+    constexpr Limits kImages{.lo = 1, .hi = 1'000'000};  // so many on any devices are a number
+    v("global", global, "images per step on all devices; this or per_device", {.in = kImages});
+    v("per_device", per_device, "images per step and device", {.in = kImages});
     v("drop_last", drop_last, "leave out the last, smaller batch of an epoch");
     v("accumulate", accumulate,
       "micro-batches per step, each with BatchNorm statistics of its own, but see bn.accumulated",

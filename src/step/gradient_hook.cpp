@@ -120,7 +120,7 @@ void HookedShard::fetch(const float* part, std::vector<float>& to) const {
 
 // GPUs may not reach each other's memory; the host reaches all.
 void HookedShard::sum(std::span<const float* const> parts, std::span<const int> joins_of) {
-  sums_.resize(static_cast<std::size_t>(check_joins("gradient_hook", joins_of, parts.size())));
+  sums_.resize(static_cast<std::size_t>(*most_waiting_sums(joins_of, parts.size())));
   place_parts(
       parts.size(), joins_of,
       [&](std::size_t part, std::size_t sum, bool first) {

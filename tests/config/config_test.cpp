@@ -572,8 +572,10 @@ TEST_CASE("norms that stand in for synchronized BatchNorm have keys of their own
 
 TEST_CASE("a batch that no machine holds is refused where it is written") {
   for (const char* key : {"batch.global", "batch.per_device"}) {
-    CHECK_THROWS_WITH_AS(config_from(kStreets, {concat(key, "=9223372036854775807")}),
-                         doctest::Contains("expected at most 1000000 images"), ConfigError);
+    CHECK_THROWS_WITH_AS(
+        config_from(kStreets, {concat(key, "=9223372036854775807")}),
+        doctest::Contains("expected an integer >= 1 and <= 1000000, got 9223372036854775807"),
+        ConfigError);
   }
 }
 

@@ -78,7 +78,7 @@ bool all_finite(std::span<const double* const> losses) {
 }
 
 void check_waiting(const char* operation, const OptimizerShard& shard) {
-  const int waiting = check_joins(operation, shard.joins, shard.grads.size());
+  const int waiting = *most_waiting_sums(shard.joins, shard.grads.size());
   LOCKSTEP_CHECK(waiting <= kMaxWaitingSums, operation, ": ", waiting,
                  " sums wait for others, expected at most ", kMaxWaitingSums);
 }
