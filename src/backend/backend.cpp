@@ -146,7 +146,7 @@ std::unique_ptr<Backend> make_backend(const Device& device, int threads,
   LOCKSTEP_CHECK(threads >= 1, "a backend needs at least 1 thread, got ", threads);
   if (device.kind == DeviceKind::kCpu) {
     start_team(threads);
-    return cpu_kernels().make_backend(device, threads);
+    return cpu_kernels().make_backend(device, threads, options);
   }
   if (cuda_backends().make != nullptr) return cuda_backends().make(device, options);
   throw Error(concat(to_string(device),

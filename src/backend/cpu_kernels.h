@@ -22,7 +22,8 @@ struct CpuKernels {
   /// with these instructions then computes the same bits.
   bool fixed_convolutions = false;
   /// Throws Error where oneDNN has already used more instructions than these in this process.
-  std::unique_ptr<Backend> (*make_backend)(const Device& device, int threads);
+  std::unique_ptr<Backend> (*make_backend)(const Device& device, int threads,
+                                           const BackendOptions& options);
   /// What bf16 numbers are multiplied by on this processor: "AMX", "AVX512-BF16", or "" where fp32
   /// is as fast.
   std::string (*bf16_products)();

@@ -111,7 +111,8 @@ struct RunOptions {
     v("loss_scale", loss_scale, "fp16: the first one, a power of two; it follows the gradients",
       {.in = {.lo = 1, .hi = 0x1p126}, .written = precision == DType::kFloat16});
     v("tf32", tf32,
-      "fp32 convolutions use TF32 where the GPU has it, as PyTorch's do (cuda); false: exact fp32",
+      "fp32 convolutions may round more: TF32 where the GPU has it, as in PyTorch, 4x4 tiles on "
+      "the CPU; false: exact fp32",
       {.former_default = "false"});
     v("portable", portable, "the same bits on every x86-64 processor with AVX2 (cpu; slower)",
       {.written = portable});

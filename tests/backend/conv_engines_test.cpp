@@ -8,8 +8,9 @@
 #include <string>
 
 #include "backend/conv/autotuner.h"
-#include "backend/cpu/conv/bf16/instructions.h"
 #include "backend/cpu/conv/choice.h"
+#include "backend/cpu/conv/dnnl.h"
+#include "backend/cpu/simd.h"
 #include "backend/operand.h"
 #include "core/image_tree.h"
 #include "support/storage_type.h"
@@ -349,8 +350,43 @@ TEST_CASE("the user's implementation is taken wherever it can compute") {
   CHECK_THROWS_AS(chosen(undilated, image, ConvPass::kForward), ConfigError);
 }
 
-TEST_CASE("convolutions of bf16 tensors alone are candidates that round weights to bf16") {
+TEST_CASE("in exact fp32 Winograd's tiles of 4x4 are no candidates, and choices are others'") {
+  const ConvGeometry g = same_padding_conv(32, 32, 3, 1);
   const Shape image{1, 12, 14, 32};
+  const auto all = conv_candidates(g, image, ConvPass::kForward);
+  auto fewer = all;
+  CHECK(std::erase_if(fewer, [](const ConvEngine* engine) {
+          return std::string(engine->name).ends_with("_4x4");
+        }) == 1);
+  CHECK(conv_candidates(g, image, ConvPass::kForward, DType::kFloat32, true) == fewer);
+  CHECK(conv_candidates(g, image, ConvPass::kForward, DType::kBFloat16, true) ==
+        conv_candidates(g, image, ConvPass::kForward, DType::kBFloat16));
+  const TemporaryFolder folder;
+  const WithVariable place("LOCKSTEP_AUTOTUNE", (folder.path() / "autotune.json").string());
+  chosen(g, image, ConvPass::kForward);
+  choose_conv_engine(g, image, ConvPass::kForward, DType::kFloat32, true);
+  const auto& choices = Autotuner::of(folder.path() / "autotune.json").choices();
+  REQUIRE(choices.size() == 2);
+  CHECK(choices.back().problem == choices.front().problem + ", exact");
+  CHECK(choices.back().chosen.find("4x4") == std::string::npos);
+  // A backend asks for what its options say.
+  const Shape one{1, 12, 14, 32};
+  const Values x = random_values(one, 1), weight = random_values(g.weight_shape(), 2);
+  const WithVariable rule("LOCKSTEP_AUTOTUNE", "");
+  const auto computed = [&](bool tf32) {
+    const auto backend = make_backend(Device{}, 1, {.tf32 = tf32});
+    const Operand from(*backend, one, x), to(*backend, one);
+    backend->convolutions().conv2d_forward(g, from.tensor(), weight.data(), nullptr, to.tensor());
+    return to.get();
+  };
+  const Values exact = computed(false), fast = computed(true);
+  CHECK(exact != fast);
+  CHECK(relative_error(fast, widen(exact)) < 1e-5);
+}
+
+TEST_CASE("implementations of bf16 tensors are candidates for those alone") {
+  const Shape image{1, 12, 14, 32};
+  const bool gains = dnnl_gains_by_bf16();
   for (const std::int64_t kernel : {1, 3}) {
     const ConvGeometry g = same_padding_conv(32, 32, kernel, 1);
     for (const ConvPass pass :
@@ -358,16 +394,25 @@ TEST_CASE("convolutions of bf16 tensors alone are candidates that round weights 
       for (const ConvEngine* engine : conv_candidates(g, image, pass)) {
         CHECK(engine->tensors == DType::kFloat32);
       }
-      // Nothing else is new, and they are new where the processor gains by them.
-      auto candidates = conv_candidates(g, image, pass, DType::kBFloat16);
-      const auto rounding = std::erase_if(
-          candidates, [](const ConvEngine* engine) { return engine->tensors == DType::kBFloat16; });
-      const bool gains = bf16::best_instructions() != bf16::Instructions::kAny;
-      const bool onednn = find_conv_engine("onednn_bf16")->can_compute(g, pass);
-      CHECK(rounding == (!gains ? 0U : onednn ? 2U : 1U));
-      CHECK(candidates == conv_candidates(g, image, pass));
-      const WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16");
-      CHECK(chosen(g, image, pass, DType::kBFloat16) == "bf16");
+      std::vector<std::string> expected;
+      if (kernel == 3) {
+        expected.push_back("winograd" + std::to_string(simd::native_lanes()) + "_4x4_bf16");
+      }
+      if (gains && (kernel == 1 || pass == ConvPass::kBackwardWeights)) {
+        expected.emplace_back("onednn_matmul_bf16");
+      }
+      if (gains) expected.emplace_back("onednn_bf16");
+      for (const ConvEngine* engine : conv_candidates(g, image, pass)) {
+        if (engine->copies) expected.emplace_back(engine->name);
+      }
+      std::vector<std::string> names;
+      for (const ConvEngine* engine : conv_candidates(g, image, pass, DType::kBFloat16)) {
+        names.emplace_back(engine->name);
+      }
+      CHECK(names == expected);
+      if (kernel == 1) continue;
+      const WithVariable forced("LOCKSTEP_CONVOLUTION", "winograd8_4x4_bf16");
+      CHECK(chosen(g, image, pass, DType::kBFloat16) == "winograd8_4x4_bf16");
       CHECK_THROWS_WITH_AS(chosen(g, image, pass), doctest::Contains("run.precision"), ConfigError);
     }
   }
@@ -378,10 +423,11 @@ TEST_CASE("without a file a rule decides, with one the clock, once for any batch
   const Shape images{4, 10, 18, 16};
   {
     const WithVariable no_file("LOCKSTEP_AUTOTUNE", "");
-    CHECK(chosen(g, images, ConvPass::kForward) == "winograd8");
+    const std::string winograd = "winograd" + std::to_string(simd::native_lanes()) + "_4x4";
+    CHECK(chosen(g, images, ConvPass::kForward) == winograd);
     CHECK(chosen(same_padding_conv(3, 16, 3, 1), {1, 10, 18, 3}, ConvPass::kForward) == "onednn");
     const ConvGeometry dilated = same_padding_conv(16, 32, 3, 1, 4);
-    CHECK(chosen(dilated, {1, 16, 16, 16}, ConvPass::kForward) == "winograd8");
+    CHECK(chosen(dilated, {1, 16, 16, 16}, ConvPass::kForward) == winograd);
     // Sub-grids of one or two pixels: too small for Winograd, and most of what is read is padding.
     CHECK(chosen(dilated, {1, 5, 6, 16}, ConvPass::kForward) == "onednn");
     CHECK(conv_candidates(dilated, {1, 5, 6, 16}, ConvPass::kForward).size() == 2);

@@ -36,7 +36,7 @@ TEST_CASE("kernels of AVX2 refuse a process in which oneDNN has used more") {
   for (const CpuKernels& kernels : usable_cpu_kernels()) {
     if (kernels.name == "avx512") continue;
     CAPTURE(kernels.name);
-    CHECK_THROWS_AS(kernels.make_backend(Device{}, 1), Error);
+    CHECK_THROWS_AS(kernels.make_backend(Device{}, 1, {}), Error);
   }
 }
 

@@ -118,8 +118,9 @@ class Backend {
 
 /// How a backend may compute.
 struct BackendOptions {
-  /// Whether convolutions of fp32 tensors may round their operands to TF32's 10 bits (CUDA only).
-  /// As of the program (run.tf32) and of PyTorch's convolutions; false: exact fp32.
+  /// Whether convolutions of fp32 tensors may round more than direct ones in fp32: a GPU their
+  /// operands to TF32's 10 bits, as of PyTorch's; a CPU by Winograd's tiles of 4x4, about twice as
+  /// much. As of the program (run.tf32); false: exact fp32.
   bool tf32 = true;
   /// Whether a GPU keeps sums image by image (Backend::sums_by_image) and computes convolutions
   /// image by image, too, so that nothing of an image depends on how many there are. It then takes

@@ -8,7 +8,8 @@ namespace lockstep {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const Device& device, int threads) : cpu_(device, threads) {}
+  CpuBackend(const Device& device, int threads, const BackendOptions& options)
+      : cpu_(device, threads), convolutions_(cpu_, !options.tf32) {}
 
   const Device& device() const override { return cpu_.device(); }
   bool sums_by_image() const override { return true; }
@@ -32,7 +33,7 @@ class CpuBackend final : public Backend {
 
  private:
   CpuContext cpu_;
-  CpuConvolutions convolutions_{cpu_};
+  CpuConvolutions convolutions_;
   CpuNorms norms_{cpu_};
   CpuActivations activations_{cpu_};
   CpuPooling pooling_{cpu_};

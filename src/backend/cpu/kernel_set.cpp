@@ -34,9 +34,9 @@ void limit_onednn() {
 #endif
 }
 
-std::unique_ptr<Backend> make(const Device& device, int threads) {
+std::unique_ptr<Backend> make(const Device& device, int threads, const BackendOptions& options) {
   limit_onednn();
-  return std::make_unique<CpuBackend>(device, threads);
+  return std::make_unique<CpuBackend>(device, threads, options);
 }
 
 std::string machine() {

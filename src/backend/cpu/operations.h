@@ -43,7 +43,8 @@ class CpuContext {
 
 class CpuConvolutions final : public ConvolutionOperations {
  public:
-  explicit CpuConvolutions(CpuContext& cpu);
+  /// `exact`: fp32 tensors by those alone that round no more than direct convolutions.
+  CpuConvolutions(CpuContext& cpu, bool exact);
   ~CpuConvolutions() override;
 
   /// What choices between implementations hold for: the processor, and the libraries that compute.

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "backend/bfloat16.h"
+
 namespace lockstep::simd {
 
 inline constexpr std::int64_t kLine = 16;  // floats of a cache line
@@ -25,10 +27,17 @@ inline int native_lanes() {
 template <std::int64_t kLanes>
 struct VecType {
   typedef float Type __attribute__((vector_size(kLanes * sizeof(float))));
+  typedef std::uint32_t Words __attribute__((vector_size(kLanes * sizeof(std::uint32_t))));
+  typedef std::uint16_t Halves __attribute__((vector_size(kLanes * sizeof(std::uint16_t))));
 };
 template <std::int64_t kLanes>
 using Vec = typename VecType<kLanes>::Type;
 using Vec8 = Vec<8>;
+/// Lanes of 32 and of 16 bits.
+template <std::int64_t kLanes>
+using Words = typename VecType<kLanes>::Words;
+template <std::int64_t kLanes>
+using Halves = typename VecType<kLanes>::Halves;
 
 template <std::int64_t kLanes>
 inline Vec<kLanes> load(const float* from) {
@@ -53,6 +62,45 @@ inline Vec<kLanes> load_partial(const float* from, std::int64_t count) {
 template <std::int64_t kLanes>
 inline void store_partial(float* to, Vec<kLanes> v, std::int64_t count) {
   std::memcpy(to, &v, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+/// As BFloat16 is to and from a float.
+template <std::int64_t kLanes>
+inline Vec<kLanes> widened(Halves<kLanes> numbers) {
+  const Words<kLanes> bits = __builtin_convertvector(numbers, Words<kLanes>) << 16;
+  Vec<kLanes> v;
+  std::memcpy(&v, &bits, sizeof v);
+  return v;
+}
+template <std::int64_t kLanes>
+inline Halves<kLanes> rounded(Vec<kLanes> v) {
+  Words<kLanes> bits;
+  std::memcpy(&bits, &v, sizeof bits);
+  const Words<kLanes> nearest = (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
+  return __builtin_convertvector(v == v ? nearest : Words<kLanes>{} + 0x7fffU, Halves<kLanes>);
+}
+
+template <std::int64_t kLanes>
+inline Vec<kLanes> load(const BFloat16* from) {
+  Halves<kLanes> numbers;
+  std::memcpy(&numbers, from, sizeof numbers);
+  return widened<kLanes>(numbers);
+}
+template <std::int64_t kLanes>
+inline void store(BFloat16* to, Vec<kLanes> v) {
+  const Halves<kLanes> numbers = rounded<kLanes>(v);
+  std::memcpy(to, &numbers, sizeof numbers);
+}
+template <std::int64_t kLanes>
+inline Vec<kLanes> load_partial(const BFloat16* from, std::int64_t count) {
+  Halves<kLanes> numbers{};
+  std::memcpy(&numbers, from, static_cast<std::size_t>(count) * sizeof *from);
+  return widened<kLanes>(numbers);
+}
+template <std::int64_t kLanes>
+inline void store_partial(BFloat16* to, Vec<kLanes> v, std::int64_t count) {
+  const Halves<kLanes> numbers = rounded<kLanes>(v);
+  std::memcpy(to, &numbers, static_cast<std::size_t>(count) * sizeof *to);
 }
 
 /// Transposes the 8x8 values of eight vectors: lane i of rows[j] and lane j of rows[i] change

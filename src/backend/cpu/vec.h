@@ -15,8 +15,7 @@ namespace lockstep::vec {
 inline constexpr std::int64_t kLanes = 8;
 using Floats = simd::Vec8;
 typedef std::int32_t Ints __attribute__((vector_size(32)));
-typedef std::uint32_t Words __attribute__((vector_size(32)));
-typedef std::uint16_t Halves __attribute__((vector_size(16)));
+using Halves = simd::Halves<kLanes>;
 typedef std::uint8_t Bytes __attribute__((vector_size(8)));
 
 inline Floats load(const float* from) { return simd::load<kLanes>(from); }
@@ -31,27 +30,12 @@ inline void store(float* to, Floats v, std::int64_t count) {
   if (count == kLanes) return store(to, v);
   simd::store_partial<kLanes>(to, v, count);
 }
-/// As BFloat16 is to and from a float.
-inline Floats widened(Halves numbers) {
-  const Ints bits = __builtin_convertvector(numbers, Ints) << 16;
-  Floats v;
-  std::memcpy(&v, &bits, sizeof v);
-  return v;
-}
-inline Halves rounded(Floats v) {
-  Words bits;
-  std::memcpy(&bits, &v, sizeof bits);
-  const Words nearest = (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
-  return __builtin_convertvector(v == v ? nearest : Words{} + 0x7fffU, Halves);
-}
 inline Floats load(const BFloat16* from, std::int64_t count = kLanes) {
-  Halves numbers{};
-  std::memcpy(&numbers, from, static_cast<std::size_t>(count) * sizeof *from);
-  return widened(numbers);
+  return count == kLanes ? simd::load<kLanes>(from) : simd::load_partial<kLanes>(from, count);
 }
 inline void store(BFloat16* to, Floats v, std::int64_t count = kLanes) {
-  const Halves numbers = rounded(v);
-  std::memcpy(to, &numbers, static_cast<std::size_t>(count) * sizeof *to);
+  if (count == kLanes) return simd::store<kLanes>(to, v);
+  simd::store_partial<kLanes>(to, v, count);
 }
 inline Ints load_bytes(const std::uint8_t* from, std::int64_t count) {
   Bytes bytes{};

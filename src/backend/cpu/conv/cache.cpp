@@ -19,7 +19,7 @@ const ConvEngine& ConvCache::engine(const ConvGeometry& geometry, const Shape& i
   if (const auto known = choices_.find(key); known != choices_.end()) return *known->second;
   geometry.check();
   check_computes(dtype);
-  const ConvEngine& engine = choose_conv_engine(geometry, image, pass, dtype);
+  const ConvEngine& engine = choose_conv_engine(geometry, image, pass, dtype, exact_);
   choices_.emplace(key, &engine);
   return engine;
 }

@@ -16,6 +16,9 @@ namespace lockstep {
 /// the images that it evaluates.
 class ConvCache {
  public:
+  /// `exact`: of convolutions that round no more than direct ones alone.
+  explicit ConvCache(bool exact) : exact_(exact) {}
+
   /// The choice for tensors of this type. REQUIRES: the batch is not empty.
   const ConvEngine& engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
                            DType dtype);
@@ -37,6 +40,7 @@ class ConvCache {
   Convolution& find_or_make(const ConvGeometry& geometry, const Shape& input,
                             const ConvEngine& engine, int threads);
 
+  const bool exact_;
   std::vector<Entry> entries_;
   std::map<std::tuple<Problem, ConvPass, DType>, const ConvEngine*> choices_;  // by one image
   std::map<std::tuple<Problem, ConvPass, const ConvEngine*>, Convolution*> uses_;

@@ -21,14 +21,12 @@ namespace lockstep {
 namespace {
 
 // Raised when an implementation of ours becomes faster or slower: choices are then made anew.
-constexpr int kEnginesVersion = 7;
+constexpr int kEnginesVersion = 8;
 
 constexpr int kRounds = 3;  // of timing, candidates in turns
 // What weights cost is paid once for a batch. Where they are at least this share of an image's
-// values, two images are timed, four if that takes milliseconds, so that it is not taken for what
-// every image costs.
+// values, four images are timed, so that it is not taken for what every image costs.
 constexpr double kManyWeights = 0.5;
-constexpr double kFewProducts = 0.25e9;  // multiply-adds of an image
 // Runs take turns at copies of the images, together up to 64 MB, which few caches hold: a step
 // finds its tensors as far away. Small images get fewer bytes, so that a first run's peak memory
 // stays near that of the training.
@@ -142,11 +140,9 @@ class Trial {
 
 /// How many are timed at a time.
 std::int64_t timed_images(const ConvGeometry& geometry, const Shape& image) {
-  const Shape output = geometry.output_shape(image);
-  const auto values = static_cast<double>(image.elements() + output.elements());
-  const auto weights = static_cast<double>(geometry.weight_elements());
-  if (weights < kManyWeights * values) return 1;
-  return weights * static_cast<double>(output.rows_per_sample()) <= kFewProducts ? 4 : 2;
+  const auto values =
+      static_cast<double>(image.elements() + geometry.output_shape(image).elements());
+  return static_cast<double>(geometry.weight_elements()) < kManyWeights * values ? 1 : 4;
 }
 
 Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass pass, DType dtype,
@@ -184,13 +180,15 @@ Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass p
 }  // namespace
 
 std::vector<const ConvEngine*> conv_candidates(const ConvGeometry& geometry, const Shape& input,
-                                               ConvPass pass, DType dtype) {
+                                               ConvPass pass, DType dtype, bool exact) {
   const bool fixed = cpu_kernels().fixed_convolutions;
   std::vector<const ConvEngine*> candidates;
   for (const ConvEngine& engine : conv_engines()) {
     const bool allowed = fixed ? engine.fixed : can_take(engine, dtype);
     if (!allowed || !engine.can_compute(geometry, pass)) continue;
     if (fixed) return {&engine};
+    if (engine.tensors != dtype && !engine.copies) continue;
+    if (exact && dtype == DType::kFloat32 && !engine.exact) continue;
     if (engine.may_be_fastest(geometry, input)) candidates.push_back(&engine);
   }
   return candidates;
@@ -203,17 +201,19 @@ std::string conv_machine() {
 }
 
 const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& input,
-                                     ConvPass pass, DType dtype) {
+                                     ConvPass pass, DType dtype, bool exact) {
   const Shape image = input.with_batch(1);
-  const std::vector<const ConvEngine*> candidates = conv_candidates(geometry, image, pass, dtype);
+  const auto candidates = conv_candidates(geometry, image, pass, dtype, exact);
+  const bool fewer = candidates.size() < conv_candidates(geometry, image, pass, dtype).size();
   const ConvEngine* forced = forced_engine(geometry, pass, dtype);
   if (candidates.size() == 1 && forced == nullptr) return *candidates.front();
   // What all candidates pay for copies in fp32 changes no choice.
   const bool narrow = std::ranges::count(candidates, DType::kBFloat16, &ConvEngine::tensors) > 0;
   ChoiceRequest request;
   request.machine = conv_machine();
-  request.problem = concat(to_string(geometry), ", ", to_string(pass), ", image ", image.height(),
-                           "x", image.width(), narrow ? ", bf16 tensors" : "");
+  request.problem =
+      concat(to_string(geometry), ", ", to_string(pass), ", image ", image.height(), "x",
+             image.width(), narrow ? ", bf16 tensors" : "", fewer ? ", exact" : "");
   if (forced != nullptr) request.forced = forced->name;
   request.usable = [&](const std::string& name) {
     return std::count(candidates.begin(), candidates.end(), find_conv_engine(name)) > 0;

@@ -13,9 +13,10 @@
 namespace lockstep {
 
 /// Implementations that may be the fastest for images of this shape and type, in the order of the
-/// table.
+/// table. `exact`: of fp32 tensors, those alone that round as little as a direct convolution does.
 std::vector<const ConvEngine*> conv_candidates(const ConvGeometry& geometry, const Shape& input,
-                                               ConvPass pass, DType dtype = DType::kFloat32);
+                                               ConvPass pass, DType dtype = DType::kFloat32,
+                                               bool exact = false);
 
 /// What the choices hold for: the processor, and the libraries that compute.
 std::string conv_machine();
@@ -25,6 +26,7 @@ std::string conv_machine();
 /// separated by commas, decides: the first of them that can compute the convolution. Throws
 /// ConfigError for another value, and for one of bf16 tensors where these are fp32.
 const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& input,
-                                     ConvPass pass, DType dtype = DType::kFloat32);
+                                     ConvPass pass, DType dtype = DType::kFloat32,
+                                     bool exact = false);
 
 }  // namespace lockstep

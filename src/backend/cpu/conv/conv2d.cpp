@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "backend/cpu/batch_norm_kernels.h"
-#include "backend/cpu/conv/bf16/instructions.h"
 #include "backend/cpu/conv/cache.h"
 #include "backend/cpu/conv/choice.h"
+#include "backend/cpu/conv/dnnl.h"
 #include "backend/cpu/map.h"
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
@@ -179,24 +179,14 @@ class CpuConvolutions::Parts {
   const std::int64_t at_once_, count_;
 };
 
-CpuConvolutions::CpuConvolutions(CpuContext& cpu)
-    : cpu_(cpu), cache_(std::make_unique<ConvCache>()) {}
+CpuConvolutions::CpuConvolutions(CpuContext& cpu, bool exact)
+    : cpu_(cpu), cache_(std::make_unique<ConvCache>(exact)) {}
 
 CpuConvolutions::~CpuConvolutions() = default;
 
 std::string CpuConvolutions::machine() { return conv_machine(); }
 
-std::string CpuConvolutions::bf16_products() {
-  switch (bf16::best_instructions()) {
-    case bf16::Instructions::kAmx:
-      return "AMX";
-    case bf16::Instructions::kAvx512Bf16:
-      return "AVX512-BF16";
-    case bf16::Instructions::kAny:
-      break;
-  }
-  return "";
-}
+std::string CpuConvolutions::bf16_products() { return dnnl_bf16_instructions(); }
 
 void CpuConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
                                      bool backward, bool grad_input) {

@@ -1,4 +1,4 @@
-// Convolutions by oneDNN; the only file that knows the difference between its versions 2 and 3.
+// Convolutions by oneDNN.
 
 #include "backend/cpu/conv/dnnl.h"
 
@@ -43,7 +43,7 @@ memory::desc describe(const memory::dims& dims, memory::format_tag tag,
 /// What all passes are described by. The implementation chooses the weights' layout and that of
 /// their gradient, which is fp32 as the user's weights are.
 struct Description {
-  memory::desc x, weight_any, gradient_any, weight_oihw, bias, y;
+  memory::desc x, weight_any, gradient_any, weight_oihw, gradient_oihw, bias, y;
   memory::dims strides, dilations, padding;
 
   Description(const ConvGeometry& g, const Shape& input, DType dtype) {
@@ -60,8 +60,9 @@ struct Description {
     }
     weight_any = describe(weight, memory::format_tag::any, dtype);
     gradient_any = describe(weight, memory::format_tag::any);
-    weight_oihw =
-        describe(weight, g.groups > 1 ? memory::format_tag::goihw : memory::format_tag::oihw);
+    const auto oihw = g.groups > 1 ? memory::format_tag::goihw : memory::format_tag::oihw;
+    weight_oihw = describe(weight, oihw, dtype);
+    gradient_oihw = describe(weight, oihw);
     strides = {g.stride_h, g.stride_w};
     dilations = {g.dilation_h - 1, g.dilation_w - 1};  // oneDNN counts the elements skipped
     padding = {g.padding_h, g.padding_w};
@@ -134,7 +135,7 @@ class DnnlWeightGradient {
                {DNNL_ARG_DIFF_DST, image_.y},
                {DNNL_ARG_DIFF_WEIGHTS, desc_.diff_weights_desc()}},
               desc_.scratchpad_desc(), threads_),
-        reorder_(make_reorder(desc_.diff_weights_desc(), image_.weight_oihw, engine_, true)),
+        reorder_(make_reorder(desc_.diff_weights_desc(), image_.gradient_oihw, engine_, true)),
         floats_(
             static_cast<std::int64_t>(aligned(pass_.bytes(DNNL_ARG_DIFF_WEIGHTS)) / sizeof(float))),
         wave_(std::clamp<std::int64_t>(kWaveFloats / floats_, threads_, images_)) {}
@@ -210,8 +211,10 @@ struct WeightedPass {
   std::size_t scratch_bytes() const {
     Pieces pieces(nullptr);
     pieces.take(main.bytes(DNNL_ARG_WEIGHTS));
-    pieces.take(reorder.bytes(DNNL_ARG_SCRATCHPAD));
-    return pieces.used() + main.scratch_bytes();
+    Pieces reordering = pieces;
+    reordering.take(reorder.bytes(DNNL_ARG_FROM));
+    reordering.take(reorder.bytes(DNNL_ARG_SCRATCHPAD));
+    return std::max(reordering.used(), pieces.used() + main.scratch_bytes());
   }
 };
 
@@ -312,7 +315,7 @@ class DnnlConvolution final : public Convolution {
            void* scratch) {
     Pieces pieces(scratch);
     void* reordered = pieces.take(pass.main.bytes(DNNL_ARG_WEIGHTS));
-    run_reorder(pass.reorder, weight, reordered, pieces, stream_);
+    reorder_weights(pass.reorder, weight, reordered, pieces);
     const Tensor source = dense_input(from.tensor, pieces), result = dense(to.tensor, pieces);
     const std::array<PassOperand, 4> operands{{{DNNL_ARG_WEIGHTS, reordered, 0},
                                                {from.id, source.data, image_bytes(source)},
@@ -321,6 +324,19 @@ class DnnlConvolution final : public Convolution {
     const std::size_t count = bias != nullptr ? 4 : 3;
     pass.main.run(result.shape.batch(), {operands.data(), count}, pieces);
     convert(result, to.tensor, false, threads_);
+  }
+
+  /// Rounded first where they are: as dnnl_matmul.cpp does.
+  void reorder_weights(Executable& reorder, const float* weight, void* to, Pieces pieces) {
+    const void* from = weight;
+    if (dtype_ == DType::kBFloat16) {
+      const std::int64_t rows = geometry_.out_channels;
+      const Shape all{1, 1, rows, geometry_.weight_elements() / rows};
+      const Tensor rounded(pieces.take(reorder.bytes(DNNL_ARG_FROM)), all, dtype_);
+      convert(Tensor(const_cast<float*>(weight), all), rounded, false, threads_);
+      from = rounded.data;
+    }
+    run_reorder(reorder, from, to, pieces, stream_);
   }
 
   /// oneDNN's fast NHWC kernels want dense rows: the tensor itself where its rows are, else room
@@ -452,6 +468,17 @@ bool dnnl_computes_bf16() {
 #else
   return false;  // it takes AVX-512
 #endif
+}
+
+std::string dnnl_bf16_instructions() {
+  if (!dnnl_computes_bf16()) return "";
+  // A set of instructions has the bits of all that are in it.
+  static const auto has = [](dnnl::cpu_isa set) {
+    const auto all = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+    return (all & static_cast<unsigned>(set)) == static_cast<unsigned>(set);
+  };
+  if (has(dnnl::cpu_isa::avx512_core_amx)) return "AMX";
+  return has(dnnl::cpu_isa::avx512_core_bf16) ? "AVX512-BF16" : "";
 }
 
 std::string dnnl_version() {

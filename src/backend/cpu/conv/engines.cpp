@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backend/cpu/conv/bf16.h"
 #include "backend/cpu/conv/dnnl.h"
+#include "backend/cpu/conv/dnnl_matmul.h"
 #include "backend/cpu/conv/matmul.h"
 #include "backend/cpu/conv/winograd.h"
 #include "backend/cpu/simd.h"
@@ -30,8 +30,9 @@ bool suits_processor() {
 
 bool can_be_winograd(const ConvGeometry& geometry, ConvPass) { return winograd_supports(geometry); }
 
-bool winograd_is_candidate(const ConvGeometry& geometry, const Shape& input) {
-  return enough_channels(geometry) && winograd_supports(geometry) && winograd_fits(geometry, input);
+bool winograd_is_candidate(const ConvGeometry& geometry, const Shape& input, int tile = 2) {
+  return enough_channels(geometry) && winograd_supports(geometry) &&
+         winograd_fits(geometry, input, tile);
 }
 
 /// On the widest vectors alone, and where Winograd is no candidate or computes mostly padding.
@@ -41,20 +42,25 @@ bool matmul_is_candidate(const ConvGeometry& geometry, const Shape& input) {
          (!winograd_is_candidate(geometry, input) || matmul_skips_padding(geometry, input));
 }
 
-template <int kLanes>
+/// Tiles of 4x4 are asked of the clock on the widest vectors alone, as products are.
+template <int kLanes, int kTile, DType kTensors = DType::kFloat32>
 constexpr ConvEngine winograd(const char* name) {
   return {.name = name,
           .can_compute = can_be_winograd,
           .may_be_fastest =
               [](const ConvGeometry& geometry, const Shape& input) {
-                return suits_processor<kLanes>() && winograd_is_candidate(geometry, input);
+                return (kTile == 2 ? suits_processor<kLanes>() : kLanes == simd::native_lanes()) &&
+                       winograd_is_candidate(geometry, input, kTile);
               },
-          .leads = kLanes == 8 ? winograd_pays : never,
+          .leads = kTile == 4 || kLanes == 8 ? winograd_pays : never,
           .make =
               [](const ConvGeometry& geometry, const Shape& input, int threads) {
-                return make_winograd_convolution(geometry, input, threads, kLanes);
+                return make_winograd_convolution(geometry, input, threads, kLanes, kTile, kTensors);
               },
-          .fixed = kLanes == 8};
+          .fixed = kLanes == 8 && kTile == 2,
+          .tensors = kTensors,
+          .copies = false,  // there is one that reads bf16
+          .exact = kTile == 2};
 }
 
 template <int kLanes>
@@ -69,49 +75,43 @@ constexpr ConvEngine matmul(const char* name) {
       .fixed = kLanes == 8};
 }
 
-template <bf16::Instructions kBy>
-constexpr ConvEngine bf16_products(const char* name) {
-  return {.name = name,
-          .can_compute = [](const ConvGeometry& geometry,
-                            ConvPass) { return bf16_supports(geometry) && bf16::usable(kBy); },
-          .may_be_fastest =
-              [](const ConvGeometry&, const Shape&) {
-                return kBy != bf16::Instructions::kAny && kBy == bf16::best_instructions();
-              },
-          .leads = always,
-          .make = [](const ConvGeometry& geometry, const Shape& input,
-                     int threads) { return make_bf16_convolution(geometry, input, threads, kBy); },
-          .tensors = DType::kBFloat16};
-}
-
 template <DType kTensors>
 std::unique_ptr<Convolution> make_dnnl(const ConvGeometry& geometry, const Shape& input,
                                        int threads) {
   return make_dnnl_convolution(geometry, input, threads, kTensors);
 }
 
-// In this order they are timed: of two that are nearly as fast the upper one is taken. oneDNN is
-// last because on several threads it loses a few percent more of what it does on one, and because
-// it may ask the processor for the sizes of its caches: where convolutions are fixed, ours are
-// taken wherever there is one.
+// In this order they are timed: of two that are nearly as fast the upper one is taken. Those of
+// fp32 tensors by oneDNN are last because on several threads it loses a few percent more of what it
+// does on one, and because it may ask the processor for the sizes of its caches: where convolutions
+// are fixed, ours are taken wherever there is one.
 constexpr ConvEngine kEngines[] = {
-    bf16_products<bf16::Instructions::kAmx>("bf16_amx"),
-    bf16_products<bf16::Instructions::kAvx512Bf16>("bf16_avx512"),
-    bf16_products<bf16::Instructions::kAny>("bf16"),  // on any processor: to test by
-    winograd<8>("winograd8"),                         // on vectors of 8 floats
-    winograd<16>("winograd16"),
-    matmul<8>("matmul8"),
-    matmul<16>("matmul16"),
-    {.name = "onednn_bf16",
-     .can_compute = [](const ConvGeometry&, ConvPass) { return dnnl_computes_bf16(); },
+    winograd<8, 4, DType::kBFloat16>("winograd8_4x4_bf16"),  // on vectors of 8 floats
+    winograd<16, 4, DType::kBFloat16>("winograd16_4x4_bf16"),
+    {.name = "onednn_matmul_bf16",
+     .can_compute = [](const ConvGeometry& geometry,
+                       ConvPass pass) { return dnnl_matmul_supports(geometry, pass); },
      .may_be_fastest =
-         [](const ConvGeometry&, const Shape&) {
-           return bf16::best_instructions() != bf16::Instructions::kAny;
+         [](const ConvGeometry& geometry, const Shape&) {
+           return dnnl_gains_by_bf16() && enough_channels(geometry);
          },
      .leads = never,
+     .make = make_dnnl_matmul_convolution,
+     .one_batch = true,
+     .tensors = DType::kBFloat16},
+    {.name = "onednn_bf16",
+     .can_compute = [](const ConvGeometry&, ConvPass) { return dnnl_computes_bf16(); },
+     .may_be_fastest = [](const ConvGeometry&, const Shape&) { return dnnl_gains_by_bf16(); },
+     .leads = always,
      .make = make_dnnl<DType::kBFloat16>,
      .one_batch = true,
      .tensors = DType::kBFloat16},
+    winograd<8, 4>("winograd8_4x4"),
+    winograd<16, 4>("winograd16_4x4"),
+    winograd<8, 2>("winograd8"),
+    winograd<16, 2>("winograd16"),
+    matmul<8>("matmul8"),
+    matmul<16>("matmul16"),
     {.name = kOneDnnConvolutions,
      .can_compute = [](const ConvGeometry&, ConvPass) { return true; },
      .may_be_fastest = [](const ConvGeometry&, const Shape&) { return true; },

@@ -30,9 +30,13 @@ struct ConvEngine {
   bool fixed = false;
   /// Whether what it makes serves batches of one size, whose rows are all complete at once.
   bool one_batch = false;
-  /// Which tensors what it makes reads and writes, fp32 or bf16. One of bf16 rounds the weights to
-  /// bf16, too, and is for such tensors alone; one of fp32 may be given copies of them.
+  /// Which tensors what it makes reads and writes, fp32 or bf16. One of fp32 may be given copies of
+  /// bf16 tensors; one of bf16 is for such tensors alone, and may round the weights to bf16, too.
   DType tensors = DType::kFloat32;
+  /// Of fp32: whether it may be the fastest with copies of bf16 tensors.
+  bool copies = true;
+  /// Of fp32: whether it rounds as little as a direct convolution does.
+  bool exact = true;
 };
 
 /// All, ours first.

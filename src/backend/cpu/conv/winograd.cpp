@@ -23,8 +23,8 @@ Dilation dilation_of(const ConvGeometry& geometry) {
   return {geometry.dilation_h, geometry.dilation_w};
 }
 
-/// With vectors of kLanes floats.
-template <std::int64_t kLanes>
+/// With vectors of kLanes floats and tiles of kTile x kTile outputs, of tensors of T.
+template <std::int64_t kLanes, int kTile, typename T>
 class WinogradConvolution final : public Convolution {
  public:
   WinogradConvolution(const ConvGeometry& geometry, const Shape& input, int threads)
@@ -35,14 +35,16 @@ class WinogradConvolution final : public Convolution {
         in_(padded(geometry.in_channels)),
         out_(padded(geometry.out_channels)),
         image_tiles_(
-            TileGrid(geometry.output_shape(input.with_batch(1)), dilation_of(geometry)).count),
-        block_(
-            convolution_block(in_, out_, Products::kRows, input.batch() * image_tiles_, threads)),
+            TileGrid(geometry.output_shape(input.with_batch(1)), kTile, dilation_of(geometry))
+                .count),
+        block_(convolution_block(kPoints, in_, out_, Products::kRows, input.batch() * image_tiles_,
+                                 threads)),
         gradient_(geometry, Slices(geometry.out_channels, kSliceChannels),
                   Slices(geometry.in_channels, kSliceChannels),
                   std::clamp<std::int64_t>(image_tiles_ / kTilesPerPart, 1, kMaxParts),
                   input.batch(), threads),
-        sum_block_(tiles_per_block(std::min(in_, kSliceChannels) + std::min(out_, kSliceChannels),
+        sum_block_(tiles_per_block(kPoints,
+                                   std::min(in_, kSliceChannels) + std::min(out_, kSliceChannels),
                                    kSumBlockBytes, kSumGroup)) {}
 
   void prepare(ConvPass) override {}
@@ -56,8 +58,18 @@ class WinogradConvolution final : public Convolution {
 
  private:
   using Products = matmul::Products<kLanes>;
-  using TileTransforms = winograd::TileTransforms<kLanes>;
+  using TileTransforms = winograd::TileTransforms<kLanes, kTile, T>;
+  static constexpr std::int64_t kPoints = winograd::kPoints<kTile>;
 
+  static std::int64_t point_floats(std::int64_t rows, std::int64_t columns) {
+    return kPoints * point_stride(rows, columns);
+  }
+  static std::int64_t lanes_at_once(std::int64_t depth, std::int64_t lanes) {
+    return winograd::lanes_at_once(kPoints, depth, lanes, Products::kPanel);
+  }
+  static std::int64_t kernel_floats(std::int64_t depth, std::int64_t lanes) {
+    return point_floats(depth, lanes_at_once(depth, lanes));
+  }
   /// One thread's transformed tiles.
   std::int64_t block_floats() const {
     return point_floats(block_, apart(in_)) + point_floats(block_, apart(out_));
@@ -80,6 +92,10 @@ class WinogradConvolution final : public Convolution {
   void convolve(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
                 const KernelSource& kernels, const float* bias, const Tensor& y, float* scratch,
                 const RowsDone& done) const;
+  /// Of the channels of y whose kernels are transformed at once.
+  void convolve_lanes(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
+                      const KernelSource& kernels, const float* bias, const Tensor& y,
+                      float* scratch, const RowsDone& done) const;
   void convolve_block(const Task& task, std::int64_t first, float* block) const;
   /// The sums of the weights' gradient.
   struct Sum {
@@ -102,25 +118,27 @@ class WinogradConvolution final : public Convolution {
   const std::int64_t sum_block_;  // tiles transformed at once; the sums' order depends on it
 };
 
-template <std::int64_t kLanes>
-std::size_t WinogradConvolution<kLanes>::scratch_bytes(ConvPass pass, bool) const {
+template <std::int64_t kLanes, int kTile, typename T>
+std::size_t WinogradConvolution<kLanes, kTile, T>::scratch_bytes(ConvPass pass, bool) const {
   const std::int64_t floats = pass == ConvPass::kBackwardWeights
                                   ? gradient_.scratch_floats(sum_floats())
-                                  : point_floats(in_, out_) + threads_ * block_floats();
+                                  : std::max(kernel_floats(in_, out_), kernel_floats(out_, in_)) +
+                                        threads_ * block_floats();
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::forward(const Tensor& x, const float* weight, const float* bias,
-                                          const Tensor& y, void* scratch, const RowsDone& done) {
+template <std::int64_t kLanes, int kTile, typename T>
+void WinogradConvolution<kLanes, kTile, T>::forward(const Tensor& x, const float* weight,
+                                                    const float* bias, const Tensor& y,
+                                                    void* scratch, const RowsDone& done) {
   const std::int64_t in = geometry_.in_channels;
   const KernelSource kernels{weight, in, 9, geometry_.out_channels, 9 * in, false};
   convolve(x, padding_h_, padding_w_, kernels, bias, y, static_cast<float*>(scratch), done);
 }
 
-template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::backward_data(const Tensor& grad_y, const float* weight,
-                                                const Tensor& grad_x, void* scratch) {
+template <std::int64_t kLanes, int kTile, typename T>
+void WinogradConvolution<kLanes, kTile, T>::backward_data(const Tensor& grad_y, const float* weight,
+                                                          const Tensor& grad_x, void* scratch) {
   // The transposed convolution: kernels turned by 180 degrees, channels exchanged, and the padding
   // that makes the output of this as large as the input of the forward pass.
   const std::int64_t in = geometry_.in_channels;
@@ -129,16 +147,34 @@ void WinogradConvolution<kLanes>::backward_data(const Tensor& grad_y, const floa
            static_cast<float*>(scratch), nullptr);
 }
 
-template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::convolve(const Tensor& x, std::int64_t padding_h,
-                                           std::int64_t padding_w, const KernelSource& kernels,
-                                           const float* bias, const Tensor& y, float* scratch,
-                                           const RowsDone& done) const {
+template <std::int64_t kLanes, int kTile, typename T>
+void WinogradConvolution<kLanes, kTile, T>::convolve(const Tensor& x, std::int64_t padding_h,
+                                                     std::int64_t padding_w,
+                                                     const KernelSource& kernels, const float* bias,
+                                                     const Tensor& y, float* scratch,
+                                                     const RowsDone& done) const {
+  const std::int64_t depth = padded(kernels.depth), channels = kernels.lanes;
+  const std::int64_t at_once = lanes_at_once(depth, padded(channels));
+  for (std::int64_t first = 0; first < channels; first += at_once) {
+    KernelSource some = kernels;
+    some.data += first * kernels.lane_stride;
+    some.lanes = std::min(at_once, channels - first);
+    const float* its_bias = bias != nullptr ? bias + first : nullptr;
+    const bool last = first + at_once >= channels;
+    convolve_lanes(x, padding_h, padding_w, some, its_bias, y.channel_range(first, some.lanes),
+                   scratch, last ? done : nullptr);
+  }
+}
+
+template <std::int64_t kLanes, int kTile, typename T>
+void WinogradConvolution<kLanes, kTile, T>::convolve_lanes(
+    const Tensor& x, std::int64_t padding_h, std::int64_t padding_w, const KernelSource& kernels,
+    const float* bias, const Tensor& y, float* scratch, const RowsDone& done) const {
   const std::int64_t depth = padded(kernels.depth);
   const std::int64_t lanes = padded(kernels.lanes);
   const PointKernels u{scratch, point_stride(depth, lanes), depth, lanes, Products::kPanel};
-  const Task task{x, padding_h, padding_w, bias, y, done, TileGrid(y.shape, dilation_of(geometry_)),
-                  u};
+  const Task task{
+      x, padding_h, padding_w, bias, y, done, TileGrid(y.shape, kTile, dilation_of(geometry_)), u};
   float* blocks = scratch + kPoints * u.stride;
   // Neighbouring blocks go to one thread, which prefetches; a few turns per thread even out its
   // delays.
@@ -148,7 +184,7 @@ void WinogradConvolution<kLanes>::convolve(const Tensor& x, std::int64_t padding
   {
 #pragma omp for schedule(static)
     for (std::int64_t lane = 0; lane < lanes; lane += kKernelLanes) {
-      transform_kernels(kernels, lane, u);
+      transform_kernels<kTile>(kernels, lane, u);
     }
 #pragma omp for schedule(dynamic, turn)
     for (std::int64_t index = 0; index < count; ++index) {
@@ -157,9 +193,9 @@ void WinogradConvolution<kLanes>::convolve(const Tensor& x, std::int64_t padding
   }
 }
 
-template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::convolve_block(const Task& task, std::int64_t first,
-                                                 float* block) const {
+template <std::int64_t kLanes, int kTile, typename T>
+void WinogradConvolution<kLanes, kTile, T>::convolve_block(const Task& task, std::int64_t first,
+                                                           float* block) const {
   const PointKernels& u = task.kernels;
   const std::int64_t from_stride = apart(u.depth), to_stride = apart(u.lanes);
   const PointTiles v{block, point_stride(block_, from_stride), u.depth, from_stride};
@@ -185,17 +221,17 @@ void WinogradConvolution<kLanes>::convolve_block(const Task& task, std::int64_t 
   if (task.done) for_each_output_run(task.y.shape, task.grid, range, task.done);
 }
 
-template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::backward_weights(const Tensor& x, const Tensor& grad_y,
-                                                   float* grad_weight, void* scratch) {
+template <std::int64_t kLanes, int kTile, typename T>
+void WinogradConvolution<kLanes, kTile, T>::backward_weights(const Tensor& x, const Tensor& grad_y,
+                                                             float* grad_weight, void* scratch) {
   if (x.shape.batch() == 0) return;
   gradient_.add(x.shape.batch(), Sum{*this, x, grad_y}, sum_floats(), grad_weight,
                 static_cast<float*>(scratch));
 }
 
-template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::Sum::operator()(const SumTask& task, bool add, float* to,
-                                                  float* memory) const {
+template <std::int64_t kLanes, int kTile, typename T>
+void WinogradConvolution<kLanes, kTile, T>::Sum::operator()(const SumTask& task, bool add,
+                                                            float* to, float* memory) const {
   const auto& [image, part, out, in] = task;
   const std::int64_t tiles = convolution.image_tiles_, parts = convolution.gradient_.parts();
   const std::int64_t begin = tiles * part / parts, end = tiles * (part + 1) / parts;
@@ -204,16 +240,17 @@ void WinogradConvolution<kLanes>::Sum::operator()(const SumTask& task, bool add,
                         grad_y.channel_range(out.begin, out.count),
                         {image * tiles + begin, end - begin}, memory, block);
   for (std::int64_t o = 0; o < out.count; ++o) {
-    kernel_gradients(memory + o * in.padded, point_stride(out.padded, in.padded), in.padded, add,
-                     to + o * 9 * in.padded);
+    kernel_gradients<kTile>(memory + o * in.padded, point_stride(out.padded, in.padded), in.padded,
+                            add, to + o * 9 * in.padded);
   }
 }
 
-template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::sum_tiles(const Tensor& x, const Tensor& grad_y, TileRange tiles,
-                                            float* sum, float* block) const {
+template <std::int64_t kLanes, int kTile, typename T>
+void WinogradConvolution<kLanes, kTile, T>::sum_tiles(const Tensor& x, const Tensor& grad_y,
+                                                      TileRange tiles, float* sum,
+                                                      float* block) const {
   const std::int64_t in = padded(x.shape.channels()), out = padded(grad_y.shape.channels());
-  const TileGrid grid(grad_y.shape, dilation_of(geometry_));
+  const TileGrid grid(grad_y.shape, kTile, dilation_of(geometry_));
   const PointTiles v{block, point_stride(sum_block_, in), in};
   const PointTiles z{block + kPoints * v.stride, point_stride(sum_block_, out), out};
 
@@ -260,20 +297,31 @@ bool winograd_pays(const ConvGeometry& geometry) {
          4 * padded(in) * padded(out) <= 5 * in * out;
 }
 
-bool winograd_fits(const ConvGeometry& geometry, const Shape& input) {
+bool winograd_fits(const ConvGeometry& geometry, const Shape& input, int tile) {
   const Shape output = geometry.output_shape(input);
-  return 4 * TileGrid(output, dilation_of(geometry)).count <= 2 * output.rows();
+  return tile * tile * TileGrid(output, tile, dilation_of(geometry)).count <= 2 * output.rows();
 }
 
 std::unique_ptr<Convolution> make_winograd_convolution(const ConvGeometry& geometry,
-                                                       const Shape& input, int threads, int lanes) {
+                                                       const Shape& input, int threads, int lanes,
+                                                       int tile, DType dtype) {
   LOCKSTEP_CHECK(winograd_supports(geometry), "no Winograd convolution for a kernel of ",
                  geometry.kernel_h, "x", geometry.kernel_w, ", stride ", geometry.stride_h, "x",
                  geometry.stride_w, ", groups ", geometry.groups);
   LOCKSTEP_CHECK(lanes == 8 || lanes == 16, "no Winograd convolution with vectors of ", lanes,
                  " floats; there are 8 and 16");
-  if (lanes == 16) return std::make_unique<WinogradConvolution<16>>(geometry, input, threads);
-  return std::make_unique<WinogradConvolution<8>>(geometry, input, threads);
+  LOCKSTEP_CHECK(tile == 4 || (tile == 2 && dtype == DType::kFloat32),
+                 "no Winograd convolution with tiles of ", tile, "x", tile, " of ",
+                 to_string(dtype), " tensors; there are 4x4, and 2x2 of fp32");
+  const auto make = [&]<int kTile, typename T>() -> std::unique_ptr<Convolution> {
+    if (lanes == 16) {
+      return std::make_unique<WinogradConvolution<16, kTile, T>>(geometry, input, threads);
+    }
+    return std::make_unique<WinogradConvolution<8, kTile, T>>(geometry, input, threads);
+  };
+  if (tile == 2) return make.operator()<2, float>();
+  if (dtype == DType::kFloat32) return make.operator()<4, float>();
+  return make.operator()<4, BFloat16>();
 }
 
 }  // namespace lockstep

@@ -3,8 +3,11 @@
 #include "backend/cpu/conv/winograd/transforms.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "backend/cpu/conv/products/products.h"
+#include "backend/cpu/conv/winograd/filter.h"
+#include "backend/cpu/element.h"
 #include "backend/cpu/simd.h"
 
 namespace lockstep::winograd {
@@ -14,39 +17,29 @@ using namespace simd;
 
 namespace {
 
-/// Four values down a column of a tile, or a transformed column.
-template <std::int64_t kLanes>
-struct Column {
-  Vec<kLanes> v0, v1, v2, v3;
-};
-
-/// A^T m of four values.
-template <std::int64_t kLanes>
-struct Pair {
-  Vec<kLanes> v0, v1;
-};
-template <std::int64_t kLanes>
-Pair<kLanes> output_pair(Vec<kLanes> m0, Vec<kLanes> m1, Vec<kLanes> m2, Vec<kLanes> m3) {
-  return {m0 + m1 + m2, m1 - m2 - m3};
-}
-
-/// A y.
-template <std::int64_t kLanes>
-Column<kLanes> gradient_column(Vec<kLanes> y0, Vec<kLanes> y1) {
-  return {y0, y0 + y1, y0 - y1, -y1};
-}
-
 /// Loads and stores of whole vectors, and of those that end beyond the channels of a pixel.
 template <std::int64_t kLanes>
 struct WholeVec {
-  Vec<kLanes> load(const float* from) const { return winograd::load<kLanes>(from); }
-  void store(float* to, Vec<kLanes> v) const { winograd::store<kLanes>(to, v); }
+  template <typename T>
+  Vec<kLanes> load(const T* from) const {
+    return simd::load<kLanes>(from);
+  }
+  template <typename T>
+  void store(T* to, Vec<kLanes> v) const {
+    simd::store<kLanes>(to, v);
+  }
 };
 template <std::int64_t kLanes>
 struct PartialVec {
   std::int64_t count;
-  Vec<kLanes> load(const float* from) const { return load_partial<kLanes>(from, count); }
-  void store(float* to, Vec<kLanes> v) const { store_partial<kLanes>(to, v, count); }
+  template <typename T>
+  Vec<kLanes> load(const T* from) const {
+    return load_partial<kLanes>(from, count);
+  }
+  template <typename T>
+  void store(T* to, Vec<kLanes> v) const {
+    store_partial<kLanes>(to, v, count);
+  }
 };
 
 /// body(c, io) for each kLanes-th channel c below `padded`; io accesses the channels that exist.
@@ -80,26 +73,6 @@ void for_each_run(const TileGrid& grid, TileRange range, Body&& body) {
   }
 }
 
-/// B^T d B of value(row, column).
-template <std::int64_t kLanes, class Value>
-void store_input_points(Value&& value, float* to, std::int64_t stride) {
-  Vec<kLanes> rows[4][4];
-  unrolled<4>([&](int i) __attribute__((always_inline)) {
-    const Vec<kLanes> d0 = value(i, 0), d1 = value(i, 1), d2 = value(i, 2), d3 = value(i, 3);
-    rows[i][0] = d0 - d2;
-    rows[i][1] = d1 + d2;
-    rows[i][2] = d2 - d1;
-    rows[i][3] = d1 - d3;
-  });
-  unrolled<4>([&](int j) __attribute__((always_inline)) {
-    float* column = to + j * stride;
-    store<kLanes>(column, rows[0][j] - rows[2][j]);
-    store<kLanes>(column + 4 * stride, rows[1][j] + rows[2][j]);
-    store<kLanes>(column + 8 * stride, rows[2][j] - rows[1][j]);
-    store<kLanes>(column + 12 * stride, rows[1][j] - rows[3][j]);
-  });
-}
-
 /// The sub-grid of one sample that a run of tiles lies in; strides and offset in elements.
 struct SubGrid {
   std::int64_t top, left;  // its first pixel
@@ -126,135 +99,130 @@ struct SubGrid {
 };
 
 /// And its values.
+template <typename T>
 struct Image : SubGrid {
   std::int64_t channels;
-  float* data;
+  T* data;
 
   Image(const Tensor& tensor, const Dilation& dilation, const Run& run)
       : SubGrid(tensor.shape, tensor.row_stride, dilation, run),
         channels(tensor.shape.channels()),
-        data(tensor.floats() + offset) {}
+        data(static_cast<T*>(tensor.data) + offset) {}
 
-  float* pixel(std::int64_t y, std::int64_t x) const {
+  T* pixel(std::int64_t y, std::int64_t x) const {
     return data + y * row_stride + x * pixel_stride;
   }
 };
 
-/// A tile whose 4x4 pixels all exist.
-template <std::int64_t kLanes>
-void transform_inner_tile(const Image& image, const float* from, float* to, const PointTiles& v) {
-  const float* rows[4] = {from, from + image.row_stride, from + 2 * image.row_stride,
-                          from + 3 * image.row_stride};
-  for_each_vec<kLanes>(image.channels, v.channels, [&](std::int64_t c, auto io) {
-    store_input_points<kLanes>(
-        [&](int i, int j) { return io.load(rows[i] + j * image.pixel_stride + c); }, to + c,
-        v.stride);
-  });
-}
-
-/// A tile with pixels outside the image.
-template <std::int64_t kLanes>
-void transform_edge_tile(const Image& image, std::int64_t y, std::int64_t x, float* to,
-                         const PointTiles& v) {
-  const float* pixels[4][4];
-  for (int i = 0; i < 4; ++i) {
-    for (int j = 0; j < 4; ++j) {
-      pixels[i][j] = image.contains(y + i, x + j) ? image.pixel(y + i, x + j) : nullptr;
-    }
-  }
-  for_each_vec<kLanes>(image.channels, v.channels, [&](std::int64_t c, auto io) {
-    store_input_points<kLanes>(
-        [&](int i, int j) {
-          return pixels[i][j] == nullptr ? Vec<kLanes>{} : io.load(pixels[i][j] + c);
-        },
-        to + c, v.stride);
-  });
-}
-
-/// A tile of the gradient; `rows`, `columns` (1 or 2): how much of it lies inside the image.
-template <std::int64_t kLanes>
-void transform_gradient_tile(const Image& image, const float* from, bool two_rows, bool two_columns,
-                             float* to, const PointTiles& z) {
-  for_each_vec<kLanes>(image.channels, z.channels, [&](std::int64_t c, auto io) {
-    const float* y = from + c;
-    const Vec<kLanes> zero{};
-    const Vec<kLanes> y00 = io.load(y);
-    const Vec<kLanes> y01 = two_columns ? io.load(y + image.pixel_stride) : zero;
-    const Vec<kLanes> y10 = two_rows ? io.load(y + image.row_stride) : zero;
-    const Vec<kLanes> y11 =
-        two_rows && two_columns ? io.load(y + image.row_stride + image.pixel_stride) : zero;
-    const Column<kLanes> left = gradient_column<kLanes>(y00, y10);
-    const Column<kLanes> right = gradient_column<kLanes>(y01, y11);
-    const auto store_points = [&](float* row, Vec<kLanes> a, Vec<kLanes> b) {
-      const Column<kLanes> points = gradient_column<kLanes>(a, b);
-      store<kLanes>(row, points.v0);
-      store<kLanes>(row + z.stride, points.v1);
-      store<kLanes>(row + 2 * z.stride, points.v2);
-      store<kLanes>(row + 3 * z.stride, points.v3);
-    };
-    store_points(to + c, left.v0, right.v0);
-    store_points(to + c + 4 * z.stride, left.v1, right.v1);
-    store_points(to + c + 8 * z.stride, left.v2, right.v2);
-    store_points(to + c + 12 * z.stride, left.v3, right.v3);
-  });
-}
-
-/// The output tile from its points; what lies outside the image is dropped.
-template <std::int64_t kLanes>
-void transform_output_tile(const float* from, const PointTiles& m, const float* bias,
-                           const Image& image, float* to, bool two_rows, bool two_columns) {
-  for_each_vec<kLanes>(image.channels, image.channels, [&](std::int64_t c, auto io) {
-    const auto column = [&](std::int64_t j) {
-      const float* points = from + j * m.stride + c;
-      return output_pair<kLanes>(load<kLanes>(points), load<kLanes>(points + 4 * m.stride),
-                                 load<kLanes>(points + 8 * m.stride),
-                                 load<kLanes>(points + 12 * m.stride));
-    };
-    const Pair<kLanes> p0 = column(0);
-    const Pair<kLanes> p1 = column(1);
-    const Pair<kLanes> p2 = column(2);
-    const Pair<kLanes> p3 = column(3);
-    Pair<kLanes> top = output_pair<kLanes>(p0.v0, p1.v0, p2.v0, p3.v0);
-    Pair<kLanes> bottom = output_pair<kLanes>(p0.v1, p1.v1, p2.v1, p3.v1);
-    if (bias != nullptr) {
-      const Vec<kLanes> b = io.load(bias + c);
-      top = {top.v0 + b, top.v1 + b};
-      bottom = {bottom.v0 + b, bottom.v1 + b};
-    }
-    float* y = to + c;
-    io.store(y, top.v0);
-    if (two_columns) io.store(y + image.pixel_stride, top.v1);
-    if (two_rows) io.store(y + image.row_stride, bottom.v0);
-    if (two_rows && two_columns) io.store(y + image.row_stride + image.pixel_stride, bottom.v1);
-  });
-}
-
-/// Which pixels of a tile of 2x2 lie inside an image. The first one does where any does.
+/// How much of a tile lies inside an image, from its first pixel on.
 struct Inside {
-  bool any, two_rows, two_columns;
+  std::int64_t rows, columns;
 
-  Inside(const Image& image, std::int64_t y, std::int64_t x)
-      : any(image.contains(y, x)),
-        two_rows(y + 1 < image.height),
-        two_columns(x + 1 < image.width) {}
+  Inside(const SubGrid& image, std::int64_t tile, std::int64_t y, std::int64_t x)
+      : rows(std::clamp<std::int64_t>(image.height - y, 0, tile)),
+        columns(std::clamp<std::int64_t>(image.width - x, 0, tile)) {}
+
+  bool any() const { return rows > 0 && columns > 0; }
+  bool contains(int row, int column) const { return row < rows && column < columns; }
+};
+
+/// The points of the tiles with vectors of kLanes floats.
+template <std::int64_t kLanes, int kTile, typename T>
+struct OneTile {
+  using V = Vec<kLanes>;
+  using Filter = winograd::Filter<kTile>;
+  static constexpr int kSide = kTile + 2;
+
+  /// Of an input tile whose pixels all exist.
+  static void inner(const Image<T>& image, const T* from, float* to, const PointTiles& v) {
+    const T* rows[kSide];
+    for (int i = 0; i < kSide; ++i) rows[i] = from + i * image.row_stride;
+    input(
+        image, to,
+        v, [&](int i, int j, std::int64_t c, const auto& io) __attribute__((always_inline)) {
+          return io.load(rows[i] + j * image.pixel_stride + c);
+        });
+  }
+
+  /// Of one with pixels outside the image.
+  static void edge(const Image<T>& image, std::int64_t y, std::int64_t x, float* to,
+                   const PointTiles& v) {
+    const T* pixels[kSide][kSide];
+    for (int i = 0; i < kSide; ++i) {
+      for (int j = 0; j < kSide; ++j) {
+        pixels[i][j] = image.contains(y + i, x + j) ? image.pixel(y + i, x + j) : nullptr;
+      }
+    }
+    input(
+        image, to,
+        v, [&](int i, int j, std::int64_t c, const auto& io) __attribute__((always_inline)) {
+          return pixels[i][j] == nullptr ? V{} : io.load(pixels[i][j] + c);
+        });
+  }
+
+  static void grad_output(const Image<T>& image, const T* from, const Inside& inside, float* to,
+                          const PointTiles& z) {
+    for_each_vec<kLanes>(image.channels, z.channels, [&](std::int64_t c, auto io) {
+      transform<Filter::template output_gradient<V>, kTile, kSide, V>(
+          [&](int i, int j) __attribute__((always_inline)) {
+            return inside.contains(i, j)
+                       ? io.load(from + i * image.row_stride + j * image.pixel_stride + c)
+                       : V{};
+          },
+          [&](int i, int j, V value) __attribute__((always_inline)) {
+            simd::store<kLanes>(to + (i * kSide + j) * z.stride + c, value);
+          });
+    });
+  }
+
+  static void output(const float* from, const PointTiles& m, const float* bias,
+                     const Image<T>& image, T* to, const Inside& inside) {
+    for_each_vec<kLanes>(image.channels, image.channels, [&](std::int64_t c, auto io) {
+      const V added = bias != nullptr ? io.load(bias + c) : V{};
+      transform<Filter::template output<V>, kSide, kTile, V>(
+          [&](int i, int j) __attribute__((always_inline)) {
+            return simd::load<kLanes>(from + (i * kSide + j) * m.stride + c);
+          },
+          [&](int i, int j, V value) __attribute__((always_inline)) {
+            if (!inside.contains(i, j)) return;
+            io.store(to + i * image.row_stride + j * image.pixel_stride + c,
+                     bias != nullptr ? value + added : value);
+          });
+    });
+  }
+
+ private:
+  /// pixel(row, column, channel, io). Of rows first, then of columns.
+  template <class Pixel>
+  static void input(const Image<T>& image, float* to, const PointTiles& v, const Pixel& pixel) {
+    for_each_vec<kLanes>(image.channels, v.channels, [&](std::int64_t c, auto io) {
+      transform<Filter::template input<V>, kSide, kSide, V>(
+          [&](int j, int i) __attribute__((always_inline)) { return pixel(i, j, c, io); },
+          [&](int j, int i, V value) __attribute__((always_inline)) {
+            simd::store<kLanes>(to + (i * kSide + j) * v.stride + c, value);
+          });
+    });
+  }
 };
 
 }  // namespace
 
-template <std::int64_t kLanes>
-void TileTransforms<kLanes>::input(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
-                                   const TileGrid& grid, TileRange range, const PointTiles& v) {
+template <std::int64_t kLanes, int kTile, typename T>
+void TileTransforms<kLanes, kTile, T>::input(const Tensor& x, std::int64_t padding_h,
+                                             std::int64_t padding_w, const TileGrid& grid,
+                                             TileRange range, const PointTiles& v) {
+  using Tile = OneTile<kLanes, kTile, T>;
   for_each_run(grid, range, [&](const Run& run) {
-    const Image image(x, grid.dilation, run);
-    const std::int64_t y = 2 * run.row - padding_h;
-    const bool inner_row = y >= 0 && y + 4 <= image.height;
+    const Image<T> image(x, grid.dilation, run);
+    const std::int64_t y = kTile * run.row - padding_h;
+    const bool inner_row = y >= 0 && y + Tile::kSide <= image.height;
     float* to = v.data + run.offset * v.tile_stride;
     for (std::int64_t t = 0; t < run.count; ++t, to += v.tile_stride) {
-      const std::int64_t left = 2 * (run.column + t) - padding_w;
-      if (inner_row && left >= 0 && left + 4 <= image.width) {
-        transform_inner_tile<kLanes>(image, image.pixel(y, left), to, v);
+      const std::int64_t left = kTile * (run.column + t) - padding_w;
+      if (inner_row && left >= 0 && left + Tile::kSide <= image.width) {
+        Tile::inner(image, image.pixel(y, left), to, v);
       } else {
-        transform_edge_tile<kLanes>(image, y, left, to, v);
+        Tile::edge(image, y, left, to, v);
       }
     }
   });
@@ -264,9 +232,9 @@ void for_each_output_run(const Shape& output, const TileGrid& grid, TileRange ra
                          const std::function<void(std::int64_t begin, std::int64_t end)>& body) {
   for_each_run(grid, range, [&](const Run& run) {
     const SubGrid pixels(output, 1, grid.dilation, run);
-    const std::int64_t begin = 2 * run.column;
-    const std::int64_t end = std::min(begin + 2 * run.count, pixels.width);
-    for (std::int64_t y = 2 * run.row; y < std::min(2 * run.row + 2, pixels.height); ++y) {
+    const std::int64_t begin = grid.tile * run.column, top = grid.tile * run.row;
+    const std::int64_t end = std::min(begin + grid.tile * run.count, pixels.width);
+    for (std::int64_t y = top; y < std::min(top + grid.tile, pixels.height); ++y) {
       const std::int64_t row = pixels.offset + y * pixels.row_stride;
       if (pixels.pixel_stride == 1) {
         if (begin < end) body(row + begin, row + end);
@@ -282,56 +250,66 @@ void for_each_output_run(const Shape& output, const TileGrid& grid, TileRange ra
 
 void prefetch_pixels(const Tensor& tensor, std::int64_t row_offset, const TileGrid& grid,
                      TileRange range, std::int64_t share) {
-  for_each_run(grid, range, [&](const Run& run) {
-    const Image image(tensor, grid.dilation, run);
-    const std::int64_t end = std::min(2 * (run.column + run.count), image.width);
-    for (std::int64_t y = 2 * run.row + row_offset; y < 2 * run.row + row_offset + 2; ++y) {
-      if (y < 0 || y >= image.height) continue;
-      for (std::int64_t x = 2 * run.column + share; x < end; x += kPrefetchShares) {
-        const float* pixel = image.pixel(y, x);
-        // To the second-level cache: the first one belongs to the products that run now.
-        for (std::int64_t c = 0; c < image.channels; c += kLine)
-          __builtin_prefetch(pixel + c, 0, 2);
+  with_computed_type(tensor.dtype, [&]<typename T>(T) {
+    constexpr auto kValuesOfLine = static_cast<std::int64_t>(kLine * sizeof(float) / sizeof(T));
+    for_each_run(grid, range, [&](const Run& run) {
+      const Image<const T> image(tensor, grid.dilation, run);
+      const std::int64_t end = std::min(grid.tile * (run.column + run.count), image.width);
+      const std::int64_t top = grid.tile * run.row + row_offset;
+      for (std::int64_t y = top; y < top + grid.tile; ++y) {
+        if (y < 0 || y >= image.height) continue;
+        for (std::int64_t x = grid.tile * run.column + share; x < end; x += kPrefetchShares) {
+          const T* pixel = image.pixel(y, x);
+          // To the second-level cache: the first one belongs to the products that run now.
+          for (std::int64_t c = 0; c < image.channels; c += kValuesOfLine) {
+            __builtin_prefetch(pixel + c, 0, 2);
+          }
+        }
       }
-    }
+    });
   });
 }
 
-template <std::int64_t kLanes>
-void TileTransforms<kLanes>::grad_output(const Tensor& grad_y, const TileGrid& grid,
-                                         TileRange range, const PointTiles& z) {
+template <std::int64_t kLanes, int kTile, typename T>
+void TileTransforms<kLanes, kTile, T>::grad_output(const Tensor& grad_y, const TileGrid& grid,
+                                                   TileRange range, const PointTiles& z) {
   for_each_run(grid, range, [&](const Run& run) {
-    const Image image(grad_y, grid.dilation, run);
+    const Image<T> image(grad_y, grid.dilation, run);
     for (std::int64_t t = 0; t < run.count; ++t) {
-      const std::int64_t y = 2 * run.row, x = 2 * (run.column + t);
+      const std::int64_t y = kTile * run.row, x = kTile * (run.column + t);
       float* to = z.data + (run.offset + t) * z.tile_stride;
-      const Inside inside(image, y, x);
-      if (inside.any) {
-        transform_gradient_tile<kLanes>(image, image.pixel(y, x), inside.two_rows,
-                                        inside.two_columns, to, z);
+      const Inside inside(image, kTile, y, x);
+      if (inside.any()) {
+        OneTile<kLanes, kTile, T>::grad_output(image, image.pixel(y, x), inside, to, z);
         continue;
       }
-      for (std::int64_t p = 0; p < kPoints; ++p) std::fill_n(to + p * z.stride, z.channels, 0.0F);
+      for (std::int64_t p = 0; p < kPoints<kTile>; ++p) {
+        std::fill_n(to + p * z.stride, z.channels, 0.0F);
+      }
     }
   });
 }
 
-template <std::int64_t kLanes>
-void TileTransforms<kLanes>::output(const PointTiles& m, const TileGrid& grid, TileRange range,
-                                    const float* bias, const Tensor& y) {
+template <std::int64_t kLanes, int kTile, typename T>
+void TileTransforms<kLanes, kTile, T>::output(const PointTiles& m, const TileGrid& grid,
+                                              TileRange range, const float* bias, const Tensor& y) {
   for_each_run(grid, range, [&](const Run& run) {
-    const Image image(y, grid.dilation, run);
+    const Image<T> image(y, grid.dilation, run);
     for (std::int64_t t = 0; t < run.count; ++t) {
-      const std::int64_t row = 2 * run.row, column = 2 * (run.column + t);
-      const Inside inside(image, row, column);
-      if (!inside.any) continue;
-      transform_output_tile<kLanes>(m.data + (run.offset + t) * m.tile_stride, m, bias, image,
-                                    image.pixel(row, column), inside.two_rows, inside.two_columns);
+      const std::int64_t row = kTile * run.row, column = kTile * (run.column + t);
+      const Inside inside(image, kTile, row, column);
+      if (!inside.any()) continue;
+      OneTile<kLanes, kTile, T>::output(m.data + (run.offset + t) * m.tile_stride, m, bias, image,
+                                        image.pixel(row, column), inside);
     }
   });
 }
 
-template struct TileTransforms<8>;
-template struct TileTransforms<16>;
+template struct TileTransforms<8, 2, float>;
+template struct TileTransforms<16, 2, float>;
+template struct TileTransforms<8, 4, float>;
+template struct TileTransforms<16, 4, float>;
+template struct TileTransforms<8, 4, BFloat16>;
+template struct TileTransforms<16, 4, BFloat16>;
 
 }  // namespace lockstep::winograd
