@@ -1038,8 +1038,6 @@ FAULTS = [
           "an answer is due*", test="test_sync"),
     Fault("a dilated convolution by Winograd: sub-grids begin at the first column", "SubGrid",
           replaced("top * shape.width() + left", "top * shape.width()"), "dilated Winograd*", test="test_backend"),
-    Fault("a dilated convolution by Winograd: tiles outside a sub-grid count in the gradient", "grad_output",
-          replaced("if (inside.any())", "if (true)"), "dilated Winograd*", test="test_backend"),
     Fault("a product for each position of a kernel: its rows are taken for the image's", "forward",
           replaced("pixels_.output(step.tap, r) * y.row_stride", "r * y.row_stride"), "a product for each position*", test="test_backend", source="conv/matmul.cpp"),
     Fault("a product for each position of a kernel: the last one alone counts", "forward",

@@ -122,7 +122,6 @@ struct Inside {
       : rows(std::clamp<std::int64_t>(image.height - y, 0, tile)),
         columns(std::clamp<std::int64_t>(image.width - x, 0, tile)) {}
 
-  bool any() const { return rows > 0 && columns > 0; }
   bool contains(int row, int column) const { return row < rows && column < columns; }
 };
 
@@ -278,14 +277,8 @@ void TileTransforms<kLanes, kTile, T>::grad_output(const Tensor& grad_y, const T
     for (std::int64_t t = 0; t < run.count; ++t) {
       const std::int64_t y = kTile * run.row, x = kTile * (run.column + t);
       float* to = z.data + (run.offset + t) * z.tile_stride;
-      const Inside inside(image, kTile, y, x);
-      if (inside.any()) {
-        OneTile<kLanes, kTile, T>::grad_output(image, image.pixel(y, x), inside, to, z);
-        continue;
-      }
-      for (std::int64_t p = 0; p < kPoints<kTile>; ++p) {
-        std::fill_n(to + p * z.stride, z.channels, 0.0F);
-      }
+      OneTile<kLanes, kTile, T>::grad_output(image, image.pixel(y, x), Inside(image, kTile, y, x),
+                                             to, z);
     }
   });
 }
@@ -297,10 +290,9 @@ void TileTransforms<kLanes, kTile, T>::output(const PointTiles& m, const TileGri
     const Image<T> image(y, grid.dilation, run);
     for (std::int64_t t = 0; t < run.count; ++t) {
       const std::int64_t row = kTile * run.row, column = kTile * (run.column + t);
-      const Inside inside(image, kTile, row, column);
-      if (!inside.any()) continue;
       OneTile<kLanes, kTile, T>::output(m.data + (run.offset + t) * m.tile_stride, m, bias, image,
-                                        image.pixel(row, column), inside);
+                                        image.pixel(row, column),
+                                        Inside(image, kTile, row, column));
     }
   });
 }
