@@ -47,8 +47,9 @@ Probe::Probe(ProbeOptions options)
   const Shape part = options_.input.with_batch(chunk_sizes(options_.input.batch(), size).front());
   threads_.run([&](int rank) {
     Rank& own = (*ranks_)[static_cast<std::size_t>(rank)];
-    own.backend =
-        make_backend(options_.devices[static_cast<std::size_t>(rank)], 1, {.tf32 = false});
+    // What trains on a CPU; on a GPU TF32 would hide an error.
+    const Device& device = options_.devices[static_cast<std::size_t>(rank)];
+    own.backend = make_backend(device, 1, {.tf32 = device.kind == DeviceKind::kCpu});
     group_->at(rank).attach(*own.backend);
     own.network = build_network(options_.model, options_.norm, part, plan, *own.backend, own.store);
   });
