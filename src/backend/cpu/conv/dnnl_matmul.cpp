@@ -44,8 +44,8 @@ constexpr std::int64_t kSliceChannels = 512, kSliceChannelsOfTaps = 256;
 // Parts of an image's gradient, so that threads have work when images and slices are few.
 constexpr std::int64_t kMaxParts = 8, kPixelsPerPart = 2048;
 
-/// `count` in so many parts of nearly equal size.
-std::int64_t parts_of(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
+/// a / b, rounded up.
+std::int64_t quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Values of a piece of scratch memory.
 BFloat16* take_values(Pieces& pieces, std::int64_t count) {
@@ -136,9 +136,9 @@ class RowProducts {
         columns_(columns),
         column_stride_(weights.back()),
         slices_(columns, kSliceChannels),
-        blocks_(parts_of(pixels, std::clamp(kBlockValues / std::max(depth, columns), kFewestPixels,
+        blocks_(quotient(pixels, std::clamp(kBlockValues / std::max(depth, columns), kFewestPixels,
                                             kMostPixels))),
-        rows_(parts_of(pixels, blocks_)),
+        rows_(quotient(pixels, blocks_)),
         threads_(threads),
         products_(threads) {
     for (std::int64_t s = 0; s < slices_.count(); ++s) {
@@ -249,7 +249,7 @@ class GradientProducts {
         gradient_(geometry, out_, in_,
                   std::clamp<std::int64_t>(image_pixels_ / kPixelsPerPart, 1, kMaxParts),
                   input.batch(), threads),
-        depth_(parts_of(image_pixels_, gradient_.parts())),
+        depth_(quotient(image_pixels_, gradient_.parts())),
         products_(threads) {
     std::map<std::pair<std::int64_t, std::int64_t>, bool> tries;  // by the sizes of the slices
     for (std::int64_t o = 0; o < out_.count(); ++o) {

@@ -1,6 +1,7 @@
 #pragma once
 // Running primitives of oneDNN: with their arguments built once, their scratch memory handed in,
-// and over a batch in a way whose results do not depend on threads. For dnnl.cpp.
+// and over a batch in a way whose results do not depend on threads. For dnnl.cpp and
+// dnnl_matmul.cpp.
 
 #include <omp.h>
 
