@@ -119,7 +119,7 @@ class Backend {
 /// How a backend may compute.
 struct BackendOptions {
   /// Whether convolutions of fp32 tensors may round more than direct ones in fp32: a GPU their
-  /// operands to TF32's 10 bits, as of PyTorch's; a CPU by Winograd's tiles of 4x4, about twice as
+  /// operands to TF32's 10 bits, as of PyTorch's; a CPU by Winograd's tiles of 4x4, 2.5 times as
   /// much. As of the program (run.tf32); false: exact fp32.
   bool tf32 = true;
   /// Whether a GPU keeps sums image by image (Backend::sums_by_image) and computes convolutions

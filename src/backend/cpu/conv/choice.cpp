@@ -204,7 +204,8 @@ const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& 
                                      ConvPass pass, DType dtype, bool exact) {
   const Shape image = input.with_batch(1);
   const auto candidates = conv_candidates(geometry, image, pass, dtype, exact);
-  const bool fewer = candidates.size() < conv_candidates(geometry, image, pass, dtype).size();
+  const bool fewer =
+      exact && candidates.size() < conv_candidates(geometry, image, pass, dtype).size();
   const ConvEngine* forced = forced_engine(geometry, pass, dtype);
   if (candidates.size() == 1 && forced == nullptr) return *candidates.front();
   // What all candidates pay for copies in fp32 changes no choice.

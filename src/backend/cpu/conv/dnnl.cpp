@@ -326,15 +326,12 @@ class DnnlConvolution final : public Convolution {
     convert(result, to.tensor, false, threads_);
   }
 
-  /// Rounded first where they are: as dnnl_matmul.cpp does.
   void reorder_weights(Executable& reorder, const float* weight, void* to, Pieces pieces) {
     const void* from = weight;
     if (dtype_ == DType::kBFloat16) {
       const std::int64_t rows = geometry_.out_channels;
-      const Shape all{1, 1, rows, geometry_.weight_elements() / rows};
-      const Tensor rounded(pieces.take(reorder.bytes(DNNL_ARG_FROM)), all, dtype_);
-      convert(Tensor(const_cast<float*>(weight), all), rounded, false, threads_);
-      from = rounded.data;
+      from = rounded_weights(weight, {1, 1, rows, geometry_.weight_elements() / rows}, pieces,
+                             threads_);
     }
     run_reorder(reorder, from, to, pieces, stream_);
   }

@@ -20,7 +20,6 @@
 #include "backend/cpu/conv/products/weight_gradient.h"
 #include "backend/cpu/conv/trial_values.h"
 #include "backend/cpu/element.h"
-#include "backend/cpu/map.h"
 #include "backend/cpu/parallel_for.h"
 #include "lockstep/core/check.h"
 
@@ -140,7 +139,8 @@ class RowProducts {
                                             kMostPixels))),
         rows_(quotient(pixels, blocks_)),
         threads_(threads),
-        products_(threads) {
+        products_(threads),
+        stream_(products_.engine()) {
     for (std::int64_t s = 0; s < slices_.count(); ++s) {
       const std::int64_t count = slices_[s].count;
       const memory::desc panel = products_.add_shape(
@@ -159,8 +159,8 @@ class RowProducts {
     Pieces packing = pieces;
     take_values(packing, depth_ * columns_);
     packing.take(packs_.front().bytes(DNNL_ARG_SCRATCHPAD));
-    for (int i = 0; i < threads_; ++i) take_thread(pieces);
-    return std::max(packing.used(), pieces.used());
+    return std::max(packing.used(), pieces.used() + static_cast<std::size_t>(threads_) *
+                                                        memory_of_thread(nullptr).bytes);
   }
 
   /// `from`, `to`: the first pixel where the rows of a tensor are dense and the products' own, else
@@ -168,9 +168,9 @@ class RowProducts {
   template <class Read, class Write>
   void run(std::int64_t images, const float* weight, const float* bias, const BFloat16* from,
            const Read& read, BFloat16* to, const Write& write, Pieces pieces) {
-    const std::vector<void*> panels = pack(weight, pieces);
-    std::vector<Memory> memory;
-    for (int i = 0; i < threads_; ++i) memory.push_back(take_thread(pieces));
+    pack(weight, pieces);
+    auto* memory = static_cast<std::byte*>(pieces.take(0));
+    const std::size_t thread_bytes = memory_of_thread(nullptr).bytes;
     const std::int64_t tasks = images * blocks_ * slices_.count();
 #pragma omp parallel for schedule(dynamic) num_threads(threads_) if (threads_ > 1)
     for (std::int64_t task = 0; task < tasks; ++task) {
@@ -179,7 +179,8 @@ class RowProducts {
       const std::int64_t begin = block % blocks_ * rows_;
       const std::int64_t first = block / blocks_ * pixels_ + begin;
       const std::int64_t count = std::min(rows_, pixels_ - begin);
-      const Memory& own = memory[static_cast<std::size_t>(omp_get_thread_num())];
+      const Memory own =
+          memory_of_thread(memory + static_cast<std::size_t>(omp_get_thread_num()) * thread_bytes);
       const BFloat16* a = from + first * depth_;
       if (from == nullptr || count < rows_) {
         for (std::int64_t r = 0; r < count; ++r) {
@@ -190,7 +191,7 @@ class RowProducts {
       }
       const bool direct = to != nullptr && count == rows_;
       BFloat16* c = (direct ? to + first * columns_ : own.results) + slice.begin;
-      products_.run(s, a, panels[static_cast<std::size_t>(s)],
+      products_.run(s, a, panels_[static_cast<std::size_t>(s)],
                     bias != nullptr ? bias + slice.begin : nullptr, c, own.scratch);
       for (std::int64_t r = 0; !direct && r < count; ++r) write(first + r, slice, c + r * columns_);
     }
@@ -202,30 +203,28 @@ class RowProducts {
   struct Memory {
     BFloat16 *rows, *results;
     void* scratch;
+    std::size_t bytes;
   };
-  Memory take_thread(Pieces& pieces) const {
+  Memory memory_of_thread(std::byte* base) const {
+    Pieces pieces(base);
     BFloat16* rows = take_values(pieces, rows_ * depth_);
     BFloat16* results = take_values(pieces, rows_ * columns_);
-    return {rows, results, pieces.take(products_.scratch_bytes())};
+    void* scratch = pieces.take(products_.scratch_bytes());
+    return {rows, results, scratch, pieces.used()};
   }
 
-  /// The weights of each slice. Rounded first: oneDNN rounds them in their order, but not while it
-  /// transposes them, at the memory's speed.
-  std::vector<void*> pack(const float* weight, Pieces& pieces) {
-    std::vector<void*> panels;
-    for (const Executable& each : packs_) panels.push_back(pieces.take(each.bytes(DNNL_ARG_TO)));
+  /// The weights of each slice.
+  void pack(const float* weight, Pieces& pieces) {
+    panels_.clear();
+    for (const Executable& each : packs_) panels_.push_back(pieces.take(each.bytes(DNNL_ARG_TO)));
     Pieces packing = pieces;
-    BFloat16* rounded = take_values(packing, depth_ * columns_);
-    const Shape all{1, 1, columns_, depth_};
-    convert(Tensor(const_cast<float*>(weight), all), Tensor(rounded, all, DType::kBFloat16), false,
-            threads_);
-    dnnl::stream stream(products_.engine());
+    const auto* rounded = static_cast<const BFloat16*>(
+        rounded_weights(weight, {1, 1, columns_, depth_}, packing, threads_));
     for (std::int64_t s = 0; s < slices_.count(); ++s) {
       const auto index = static_cast<std::size_t>(s);
-      run_reorder(packs_[index], rounded + slices_[s].begin * column_stride_, panels[index],
-                  packing, stream);
+      run_reorder(packs_[index], rounded + slices_[s].begin * column_stride_, panels_[index],
+                  packing, stream_);
     }
-    return panels;
   }
 
   const std::int64_t pixels_, depth_, columns_, column_stride_;
@@ -233,7 +232,9 @@ class RowProducts {
   const std::int64_t blocks_, rows_;  // of an image's pixels, and of a block's
   const int threads_;
   Products products_;              // of each slice
+  dnnl::stream stream_;            // that packs
   std::vector<Executable> packs_;  // of its weights
+  std::vector<void*> panels_;      // where they are in this pass
 };
 
 /// The gradient of the weights: of each position of the kernel grad_y^T x of the pixels of a part

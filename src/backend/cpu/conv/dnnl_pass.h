@@ -16,6 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cpu/map.h"
+#include "lockstep/core/tensor.h"
+
 namespace lockstep::dnnl_pass {
 
 using dnnl::memory;
@@ -91,6 +94,16 @@ inline void run_reorder(Executable& reorder, const void* from, void* to, Pieces 
   reorder.set(DNNL_ARG_TO, to);
   reorder.set_piece(DNNL_ARG_SCRATCHPAD, pieces);
   reorder.run(stream);
+}
+
+/// Weights in bf16, in a piece. oneDNN would round them while it reorders them, but where it
+/// transposes them, too, at a fraction of the memory's speed.
+inline const void* rounded_weights(const float* weight, const Shape& rows, Pieces& pieces,
+                                   int threads) {
+  const auto bytes = static_cast<std::size_t>(rows.elements()) * size_of(DType::kBFloat16);
+  const Tensor rounded(pieces.take(bytes), rows, DType::kBFloat16);
+  convert(Tensor(const_cast<float*>(weight), rows), rounded, false, threads);
+  return rounded.data;
 }
 
 /// Primitives that the calling thread makes and runs meanwhile are for one thread.

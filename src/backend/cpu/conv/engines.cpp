@@ -89,8 +89,7 @@ constexpr ConvEngine kEngines[] = {
     winograd<8, 4, DType::kBFloat16>("winograd8_4x4_bf16"),  // on vectors of 8 floats
     winograd<16, 4, DType::kBFloat16>("winograd16_4x4_bf16"),
     {.name = "onednn_matmul_bf16",
-     .can_compute = [](const ConvGeometry& geometry,
-                       ConvPass pass) { return dnnl_matmul_supports(geometry, pass); },
+     .can_compute = dnnl_matmul_supports,
      .may_be_fastest =
          [](const ConvGeometry& geometry, const Shape&) {
            return dnnl_gains_by_bf16() && enough_channels(geometry);
