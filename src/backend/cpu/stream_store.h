@@ -38,7 +38,8 @@ inline void stream(float* to, vec::Floats v) {
 }
 inline void stream(BFloat16* to, vec::Floats v) {
 #ifdef __AVX__
-  _mm_stream_si128(reinterpret_cast<__m128i*>(to), reinterpret_cast<__m128i>(simd::rounded<vec::kLanes>(v)));
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to),
+                   reinterpret_cast<__m128i>(simd::rounded<vec::kLanes>(v)));
 #else
   vec::store(to, v);
 #endif
