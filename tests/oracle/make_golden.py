@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes inputs and PyTorch's results, in float64 and in float32, for the oracle tests.
 
-    make_golden.py FOLDER
+    make_golden.py FOLDER [SEED]
 
 Activations are written channels-last, parameters in PyTorch's order. Of every result `name` the files hold
 `name.f64`, the reference, and `name.f32`, whose distance to it says what float32 can be asked for; of trainings of
@@ -663,7 +663,7 @@ def make_optimizers(folder):
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(20)
+    torch.manual_seed(int(sys.argv[2]) if len(sys.argv) > 2 else 20)
     torch.set_num_threads(1)
     make_layers(folder)
     make_losses(folder)
