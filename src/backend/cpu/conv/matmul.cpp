@@ -258,9 +258,8 @@ class MatmulConvolution final : public Convolution {
 
   /// Rows of a block: as many blocks for each thread.
   std::int64_t block_rows(std::int64_t rows) const {
-    const std::int64_t groups = (rows + Products::kRows - 1) / Products::kRows;
-    const std::int64_t turns = (groups + threads_ * kBlockGroups - 1) / (threads_ * kBlockGroups);
-    return (groups + turns * threads_ - 1) / (turns * threads_) * Products::kRows;
+    const std::int64_t turns = (rows + threads_ * kBlockRows - 1) / (threads_ * kBlockRows);
+    return (rows + turns * threads_ - 1) / (turns * threads_);
   }
 
   template <class Input, class Finish>
@@ -269,26 +268,19 @@ class MatmulConvolution final : public Convolution {
                       const Finish& finish, float* memory) const {
     const std::int64_t depth = padded(operands.depth), columns = padded(operands.columns);
     const std::int64_t size = std::min(most, rows - begin);
-    const bool whole = size % Products::kRows == 0;
     ConstRows from{input(step, begin), operands.from_stride};
-    if (!whole || !step.follow || depth != operands.depth ||
-        operands.from_stride % kSetStride == 0) {
+    if (!step.follow || depth != operands.depth || operands.from_stride % kSetStride == 0) {
       from = {memory, apart(depth)};
       for (std::int64_t r = 0; r < size; ++r) {
         copy_channels(input(step, begin + r), operands.depth, depth, memory + r * from.stride);
       }
-      std::fill(memory + size * from.stride, memory + whole_rows(size) * from.stride, 0.0F);
     }
     Rows to{memory + kBlockRows * apart(depth), columns};
-    if (whole && step.in_place && columns == operands.columns) {
+    if (step.in_place && columns == operands.columns) {
       to = {operands.to + begin * operands.to_stride, operands.to_stride};
     }
-    Products::multiply(from, packed, to, {whole_rows(size), depth, columns});
+    Products::multiply(from, packed, to, {size, depth, columns});
     finish(step, begin, begin + size, ConstRows{to.data, to.stride});
-  }
-
-  static std::int64_t whole_rows(std::int64_t rows) {
-    return (rows + Products::kRows - 1) / Products::kRows * Products::kRows;
   }
 
   /// The panel of columns from `first` on, of the weights at a position of the kernel.

@@ -204,14 +204,9 @@ void WinogradConvolution<kLanes, kTile, T>::convolve_block(const Task& task, std
   const TileRange range = task.grid.range(first, block_);
   const TileRange next = task.grid.range(first + block_, block_);
   TileTransforms::input(task.x, task.padding_h, task.padding_w, task.grid, range, v);
-  // The micro-kernel computes whole groups of rows; what is left of a former block beyond the
-  // range would do no harm, but be work on undefined values.
-  const std::int64_t rows = (range.count + Products::kRows - 1) / Products::kRows * Products::kRows;
   for (std::int64_t p = 0; p < kPoints; ++p) {
-    float* a = v.data + p * v.stride;
-    std::fill(a + range.count * from_stride, a + rows * from_stride, 0.0F);
-    Products::multiply({a, from_stride}, u.data + p * u.stride, {m.data + p * m.stride, to_stride},
-                       {rows, u.depth, u.lanes});
+    Products::multiply({v.data + p * v.stride, from_stride}, u.data + p * u.stride,
+                       {m.data + p * m.stride, to_stride}, {range.count, u.depth, u.lanes});
     if (p < kPrefetchShares) {
       prefetch_pixels(task.x, 2 - task.padding_h, task.grid, next, p);
       prefetch_pixels(task.y, 0, task.grid, range, p);

@@ -1,6 +1,10 @@
 #include "backend/cpu/conv/products/products.h"
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <type_traits>
+#include <utility>
 
 #include "backend/cpu/simd.h"
 
@@ -21,10 +25,9 @@ struct Loop {
 };
 
 /// kRows x (kVecs * kLanes) sums in registers. `lda` stays a run-time value.
-template <std::int64_t kLanes, int kVecs>
+template <std::int64_t kLanes, int kVecs, int kRows>
 void panel_product(const float* a, std::int64_t lda, std::int64_t depth, const float* b, float* c,
                    std::int64_t ldc) {
-  constexpr int kRows = Products<kLanes>::kRows;
   constexpr int kUnroll = Loop<kLanes>::kUnroll;
   constexpr int kShared = Loop<kLanes>::kRowsPerPointer;
   constexpr int kPointers = (kRows + kShared - 1) / kShared;
@@ -48,6 +51,12 @@ void panel_product(const float* a, std::int64_t lda, std::int64_t depth, const f
   unrolled<kRows>([&](int r) {
     unrolled<kVecs>([&](int v) { store<kLanes>(c + r * ldc + v * kLanes, sum[r][v]); });
   });
+}
+
+/// The micro-kernels of 1, 2, ... rows.
+template <std::int64_t kLanes, int kVecs, std::size_t... kFewer>
+constexpr auto panel_products(std::index_sequence<kFewer...>) {
+  return std::array{&panel_product<kLanes, kVecs, static_cast<int>(kFewer) + 1>...};
 }
 
 /// kCount x (kVecs * kLanes) sums of a^T * b.
@@ -97,9 +106,13 @@ void Products<kLanes>::multiply(const ConstRows& a, const float* b, const Rows& 
   const auto& [rows, depth, columns] = extents;
   const auto panel = [&](auto vecs, std::int64_t n) {
     constexpr int kVecs = decltype(vecs)::value;
+    static constexpr auto kOfRows =
+        panel_products<kLanes, kVecs>(std::make_index_sequence<kRows>());
     for (std::int64_t m = 0; m < rows; m += kRows) {
-      panel_product<kLanes, kVecs>(a.data + m * a.stride, a.stride, depth, b + n * depth,
-                                   c.data + m * c.stride + n, c.stride);
+      const std::int64_t count = std::min(kRows, rows - m);
+      kOfRows[static_cast<std::size_t>(count - 1)](a.data + m * a.stride, a.stride, depth,
+                                                   b + n * depth, c.data + m * c.stride + n,
+                                                   c.stride);
     }
   };
   // A panel of b stays in a cache while the rows of a pass by.

@@ -41,16 +41,16 @@ struct Extents {
 template <std::int64_t kLanes>
 struct Products {
   static_assert(kLanes == 8 || kLanes == 16);
-  /// Rows and columns that the micro-kernel of `multiply` computes at once. 6 x 16 sums fill 12 of
-  /// the 16 registers of AVX, 14 x 32 sums 28 of the 32 of AVX-512; what is left holds the factors.
-  /// For sixteen columns beyond a multiple of 32 there are 14 x 16 sums.
+  /// The most rows and columns that a micro-kernel of `multiply` computes at once. 6 x 16 sums fill
+  /// 12 of the 16 registers of AVX, 14 x 32 sums 28 of the 32 of AVX-512; what is left holds the
+  /// factors. For sixteen columns beyond a multiple of 32 there are 14 x 16 sums.
   static constexpr std::int64_t kRows = kLanes == 8 ? 6 : 14;
   static constexpr std::int64_t kPanel = 2 * kLanes;
 
   /// c = a * b, each sum over `depth` one after the other. b is packed by panels of kPanel columns,
   /// or what is left of them: column n of a panel of `width` columns from column `first` on has
   /// element k at b[first * depth + k * width + n].
-  /// REQUIRES: rows a multiple of kRows, depth and columns multiples of kChannelUnit.
+  /// REQUIRES: depth and columns multiples of kChannelUnit.
   static void multiply(const ConstRows& a, const float* b, const Rows& c, const Extents& extents);
 
   /// c = or += a^T * b for a [depth, rows], b [depth, columns]. The products are summed by
