@@ -184,11 +184,13 @@ std::vector<const ConvEngine*> conv_candidates(const ConvGeometry& geometry, con
   const bool fixed = cpu_kernels().fixed_convolutions;
   std::vector<const ConvEngine*> candidates;
   for (const ConvEngine& engine : conv_engines()) {
-    const bool allowed = fixed ? engine.fixed : can_take(engine, dtype);
-    if (!allowed || !engine.can_compute(geometry, pass)) continue;
-    if (fixed) return {&engine};
-    if (engine.tensors != dtype && !engine.copies) continue;
+    if (!engine.can_compute(geometry, pass)) continue;
     if (exact && dtype == DType::kFloat32 && !engine.exact) continue;
+    if (fixed) {
+      if (engine.fixed == nullptr || !engine.fixed(geometry, input)) continue;
+      return {&engine};
+    }
+    if (!can_take(engine, dtype) || (engine.tensors != dtype && !engine.copies)) continue;
     if (engine.may_be_fastest(geometry, input)) candidates.push_back(&engine);
   }
   return candidates;

@@ -17,6 +17,7 @@ constexpr std::int64_t kFewestChannels = 8;
 
 bool always(const ConvGeometry&) { return true; }
 bool never(const ConvGeometry&) { return false; }
+bool of_any_image(const ConvGeometry&, const Shape&) { return true; }
 
 bool enough_channels(const ConvGeometry& geometry) {
   return std::min(geometry.in_channels, geometry.out_channels) >= kFewestChannels;
@@ -33,6 +34,12 @@ bool can_be_winograd(const ConvGeometry& geometry, ConvPass) { return winograd_s
 bool winograd_is_candidate(const ConvGeometry& geometry, const Shape& input, int tile = 2) {
   return enough_channels(geometry) && winograd_supports(geometry) &&
          winograd_fits(geometry, input, tile);
+}
+
+/// Where tiles are fixed: those of 2x2 take what is left.
+template <int kTile>
+bool tiles_fit(const ConvGeometry& geometry, const Shape& input) {
+  return kTile == 2 || winograd_fits(geometry, input, kTile);
 }
 
 /// On the widest vectors alone, and where Winograd is no candidate or computes mostly padding.
@@ -57,7 +64,7 @@ constexpr ConvEngine winograd(const char* name) {
               [](const ConvGeometry& geometry, const Shape& input, int threads) {
                 return make_winograd_convolution(geometry, input, threads, kLanes, kTile, kTensors);
               },
-          .fixed = kLanes == 8 && kTile == 2,
+          .fixed = kLanes == 8 && kTensors == DType::kFloat32 ? tiles_fit<kTile> : nullptr,
           .tensors = kTensors,
           .copies = false,  // there is one that reads bf16
           .exact = kTile == 2};
@@ -72,7 +79,7 @@ constexpr ConvEngine matmul(const char* name) {
       .leads = never,
       .make = [](const ConvGeometry& geometry, const Shape& input,
                  int threads) { return make_matmul_convolution(geometry, input, threads, kLanes); },
-      .fixed = kLanes == 8};
+      .fixed = kLanes == 8 ? of_any_image : nullptr};
 }
 
 template <DType kTensors>
@@ -116,7 +123,7 @@ constexpr ConvEngine kEngines[] = {
      .may_be_fastest = [](const ConvGeometry&, const Shape&) { return true; },
      .leads = always,
      .make = make_dnnl<DType::kFloat32>,
-     .fixed = true,
+     .fixed = of_any_image,
      .one_batch = true},
 };
 

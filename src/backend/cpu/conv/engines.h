@@ -26,8 +26,9 @@ struct ConvEngine {
   /// use it. REQUIRES: can_compute, of the passes that are run.
   std::unique_ptr<Convolution> (*make)(const ConvGeometry& geometry, const Shape& input,
                                        int threads);
-  /// Whether kernels with fixed convolutions may take it; they take the first that can compute.
-  bool fixed = false;
+  /// Whether kernels with fixed convolutions take it for images of this shape, if no row above it
+  /// is taken; null: for none. REQUIRES: can_compute.
+  bool (*fixed)(const ConvGeometry& geometry, const Shape& input) = nullptr;
   /// Whether what it makes serves batches of one size, whose rows are all complete at once.
   bool one_batch = false;
   /// Which tensors what it makes reads and writes, fp32 or bf16. One of fp32 may be given copies of
