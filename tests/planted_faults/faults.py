@@ -1151,7 +1151,7 @@ FAULTS = [
           replaced("row < rows && column < columns", "row <= rows && column < columns"), "Winograd convolutions match loops*",
           test="test_backend", source="winograd/transforms.cpp"),
     Fault("convolutions in bf16: not asked for, they are candidates", "conv_candidates",
-          replaced("if (!allowed", "if (engine.tensors == DType::kBFloat16 && engine.can_compute(geometry, pass)) candidates.push_back(&engine); if (!allowed"),
+          replaced("if (!can_take(", "if (engine.tensors == DType::kBFloat16) candidates.push_back(&engine); if (!can_take("),
           "implementations of bf16 tensors are*", test="test_backend"),
     Fault("initial weights: a copy of all of them lies on the host", "initialize_parameters",
           replaced("for (const auto& parameter : store.parameters())",
