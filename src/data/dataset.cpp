@@ -139,6 +139,12 @@ std::string layout_hint(const DataOptions& options) {
   return concat("; the files lie as data.layout = \"", layout->name, "\" has them");
 }
 
+std::string hint(const DataOptions& options, Split split) {
+  const std::string layout = layout_hint(options);
+  if (!layout.empty() || split != Split::kVal || options.val_share) return layout;
+  return "; data.val_share = 0.2 would validate by a share of the training images";
+}
+
 std::unique_ptr<Dataset> made_by(const DataLayout& layout, const DataOptions& options, Split split,
                                  std::uint64_t seed) {
   if (layout.make) {
@@ -221,7 +227,7 @@ std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, s
   try {
     dataset = make_of_layout(own, split, seed);
   } catch (const LayoutError& error) {
-    throw LayoutError(error.what() + layout_hint(own));
+    throw LayoutError(error.what() + hint(own, split));
   } catch (const std::filesystem::filesystem_error& error) {
     throw unreadable(error);
   }

@@ -1,6 +1,7 @@
 #include "train/before_training.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -49,7 +50,9 @@ void check_loaded(const Config& config, const std::vector<Device>& devices, cons
   warn_of_padding(plan.unpadded_size, plan.size, warnings);
   append(warnings, check_training(config, devices, world,
                                   {plan.size, plan.samples_per_epoch, plan.batches_per_epoch}));
-  if (config.bn.eval_stats == EvalStats::kBatch || measures_disparity(config, false))
+  const bool evaluates_batches =
+      config.bn.eval_stats == EvalStats::kBatch || measures_disparity(config, false);
+  if (evaluates_batches || config.bn.lacks_running_statistics())
     check_evaluated_sizes(config, ranks, ValLoader(config.data, config.run.seed));
 }
 
@@ -105,6 +108,23 @@ void refuse_without_pixels(const Dataset& train, DataReport& report) {
   }
 }
 
+/// Without running statistics a layer normalises each image, or window, by its own values.
+void check_evaluated_alone(const Config& config, const ValLoader& loader) {
+  Config alone = config;
+  alone.bn.mode = BatchNormMode::kLocal;
+  alone.batch.accumulate = 1;
+  const int divisor = config.size_divisor();
+  const Size size = config.eval.window ? *config.eval.window
+                                       : loader.load(loader.largest(divisor), 1, divisor).size;
+  try {
+    check_declared(replica_options(alone, {Device{}}, 1, size), 1, std::array<std::int64_t, 1>{1});
+  } catch (const ReplicaError& error) {
+    throw ConfigError(concat("bn.track_running_stats = false evaluates each image by its own ",
+                             "statistics, which one layer lacks even of the largest; keep running ",
+                             "statistics (", error.what(), ")"));
+  }
+}
+
 void warn_of_duplicates(DataReport& report) {
   if (report.duplicates.empty()) return;
   report.warnings.push_back(
@@ -143,6 +163,7 @@ std::vector<std::string> look_at_data(const Config& config, const Dataset& train
 }
 
 void check_evaluated_sizes(const Config& config, int ranks, const ValLoader& loader) {
+  if (config.bn.lacks_running_statistics()) check_evaluated_alone(config, loader);
   const bool chosen = config.bn.eval_stats == EvalStats::kBatch;
   const bool asked = chosen || measures_disparity(config, false);
   const std::int64_t together = images_together(config, ranks, loader);

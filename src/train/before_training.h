@@ -31,7 +31,8 @@ std::vector<std::string> check_training(const Config& config, const std::vector<
 std::vector<std::string> look_at_data(const Config& config, const Dataset& train,
                                       const Dataset& val);
 
-/// Throws ConfigError where validation images are normalised together and are of several sizes.
+/// Throws ConfigError where validation images are normalised together and are of several sizes, or
+/// each by itself and a layer sees one value of it.
 /// `ranks`: of all processes.
 void check_evaluated_sizes(const Config& config, int ranks, const ValLoader& loader);
 

@@ -148,6 +148,7 @@ TEST_CASE("imagefolder: what does not fit is refused and named") {
   data.num_classes = 0;
   data.val = "test";
   CHECK(contains(refusal(data, Split::kVal), "test; it does not exist ("));
+  CHECK(contains(refusal(data, Split::kVal), "data.val_share"));
   data.val = "val";
   write_png(folder.file("val/bird/x.png"), plain({6, 8}, 1, 1, 1));
   CHECK(
@@ -161,6 +162,7 @@ TEST_CASE("imagefolder: what does not fit is refused and named") {
   const TempFolder empty;
   data.root = empty.path();
   CHECK(contains(refusal(data), "expected the folder"));
+  CHECK_FALSE(contains(refusal(data), "data.val_share"));
   write_png(empty.file("train/only.png"), plain({6, 8}, 1, 1, 1));
   CHECK(contains(refusal(data), "expected a folder for each class, found none"));
 }

@@ -306,6 +306,11 @@ std::vector<Row> rows_of_sizes() {
        5,
        {"more than one value", "a batch of 1"}},
       {"one value of an image", all_of(2), {"bn.mode=instance"}, 2, {"more than one value"}},
+      {"one value of an evaluated image",
+       all_of(2),
+       {"bn.track_running_stats=false"},
+       2,
+       {"more than one value", "keep running statistics"}},
       {"one value, frozen", all_of(2), {"bn.mode=frozen", "batch.global=1"}, 0, {}},
   };
 }
