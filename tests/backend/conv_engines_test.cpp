@@ -384,6 +384,40 @@ TEST_CASE("in exact fp32 Winograd's tiles of 4x4 are no candidates, and choices 
   CHECK(relative_error(fast, widen(exact)) < 1e-5);
 }
 
+TEST_CASE("images of other sizes to evaluate are computed without a clock, and kept in no file") {
+  const TemporaryFolder folder;
+  const WithVariable place("LOCKSTEP_AUTOTUNE", (folder.path() / "autotune.json").string());
+  const Autotuner& tuner = Autotuner::of(folder.path() / "autotune.json");
+  const auto backend = make_backend(Device{}, 1);
+  const auto prepare = [&](std::int64_t side, bool training) {
+    backend->convolutions().prepare_conv2d(same_padding_conv(16, 16, 3, 1), {2, side, side, 16},
+                                           DType::kFloat32, training, false);
+  };
+  for (const std::int64_t side : {31, 32, 33}) prepare(side, side == 32);
+  CHECK(tuner.choices().size() == 2);  // both passes of the trained size
+  CHECK(tuner.kept(conv_machine()).size() == 2);
+  prepare(33, true);
+  CHECK(tuner.choices().size() == 4);
+}
+
+TEST_CASE("convolutions of more sizes than are kept are made anew") {
+  const WithVariable rule("LOCKSTEP_AUTOTUNE", "");
+  const auto backend = make_backend(Device{}, 1);
+  const ConvGeometry g = same_padding_conv(8, 8, 1, 1);
+  const Values weight = random_values(g.weight_shape(), 2);
+  const auto compute = [&](const Shape& shape) {
+    const Operand x(*backend, shape, random_values(shape, 1)), y(*backend, shape);
+    backend->convolutions().conv2d_forward(g, x.tensor(), weight.data(), nullptr, y.tensor());
+    return y.get();
+  };
+  const Shape trained{1, 2, 3, 8}, evaluated{1, 3, 2, 8};
+  backend->convolutions().prepare_conv2d(g, trained, DType::kFloat32, true, true);
+  const Values first = compute(trained), second = compute(evaluated);
+  for (std::int64_t size = 0; size < 1500; ++size) compute({1, 4 + size / 40, 1 + size % 40, 8});
+  CHECK(compute(trained) == first);
+  CHECK(compute(evaluated) == second);
+}
+
 TEST_CASE("implementations of bf16 tensors are candidates for those alone") {
   const Shape image{1, 12, 14, 32};
   const bool gains = dnnl_gains_by_bf16();

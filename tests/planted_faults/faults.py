@@ -1153,6 +1153,8 @@ FAULTS = [
     Fault("convolutions in bf16: not asked for, they are candidates", "conv_candidates",
           replaced("if (!can_take(", "if (engine.tensors == DType::kBFloat16) candidates.push_back(&engine); if (!can_take("),
           "implementations of bf16 tensors are*", test="test_backend"),
+    Fault("convolutions: the clock is asked for every size to evaluate", "choose_conv_engine",
+          replaced("if (training) {", "if (true) {"), "images of other sizes to evaluate*", test="test_backend", source="cpu/conv/choice.cpp"),
     Fault("initial weights: a copy of all of them lies on the host", "initialize_parameters",
           replaced("for (const auto& parameter : store.parameters())",
                    "const std::vector<float> all(static_cast<std::size_t>(store.elements())); for (const auto& parameter : store.parameters())"),

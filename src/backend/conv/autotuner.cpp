@@ -175,25 +175,27 @@ std::string Autotuner::why_no_file() {
 Choice Autotuner::choose(const ChoiceRequest& request) {
   const std::lock_guard lock(mutex_);
   const std::pair<std::string, std::string> asked{request.machine, request.problem};
-  if (request.measure && unmeasured_.erase(asked) > 0) {
-    std::erase_if(choices_, [&](const Choice& choice) {
-      return choice.origin == ChoiceOrigin::kRule && choice.machine == request.machine &&
-             choice.problem == request.problem;
-    });
-  }
+  if (request.measure) by_rule_.erase(asked);
+  const auto known = by_rule_.find(asked);
+  if (known != by_rule_.end() && !request.forced) return known->second;
   for (const Choice& choice : choices_) {
     if (choice.machine != request.machine || choice.problem != request.problem) continue;
     const bool forced = choice.origin == ChoiceOrigin::kForced;
     if (request.forced ? choice.chosen == *request.forced : !forced) return choice;
   }
-  choices_.push_back(decide(request));
-  if (!request.measure && choices_.back().origin == ChoiceOrigin::kRule) unmeasured_.insert(asked);
-  return choices_.back();
+  const Choice choice = decide(request);
+  if (!request.measure && choice.origin == ChoiceOrigin::kRule) {
+    by_rule_.emplace(asked, choice);
+  } else {
+    choices_.push_back(choice);
+  }
+  return choice;
 }
 
 void Autotuner::adopt(std::span<const Choice> choices) {
   const std::lock_guard lock(mutex_);
   for (const Choice& choice : choices) {
+    by_rule_.erase({choice.machine, choice.problem});
     std::erase_if(choices_, [&](const Choice& own) {
       return own.machine == choice.machine && own.problem == choice.problem &&
              own.origin != ChoiceOrigin::kForced;

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -86,15 +86,16 @@ class Autotuner {
   static std::string why_no_file();
 
   /// The problem's implementation: what was answered before, what the user forces, what the
-  /// file has, what the clock says. An answer by rule holds until somebody asks the clock. Throws
-  /// what the request's functions throw.
+  /// file has, what the clock says. An answer by rule, where nobody asks the clock, holds until
+  /// somebody does. Throws what the request's functions throw.
   Choice choose(const ChoiceRequest& request);
 
   /// These, which another process has made, are the answers from now on where nothing is forced, in
   /// place of what was answered before: then both compute alike.
   void adopt(std::span<const Choice> choices);
 
-  /// What `choose` has answered in this process, in the order of the first questions.
+  /// What `choose` has answered in this process, in the order of the first questions; without
+  /// answers by rule to who did not ask the clock.
   std::vector<Choice> choices() const;
   /// What the file has for a machine, as (problem, implementation).
   std::vector<std::pair<std::string, std::string>> kept(const std::string& machine) const;
@@ -111,7 +112,7 @@ class Autotuner {
   mutable std::mutex mutex_;  // of all below
   const std::unique_ptr<ChoiceFile> kept_;
   std::vector<Choice> choices_;
-  std::set<std::pair<std::string, std::string>> unmeasured_;  // answered by rule: nobody could time
+  std::map<std::pair<std::string, std::string>, Choice> by_rule_;  // nobody has asked the clock
   bool all_kept_ = true;
 };
 

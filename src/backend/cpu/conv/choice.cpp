@@ -203,7 +203,7 @@ std::string conv_machine() {
 }
 
 const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& input,
-                                     ConvPass pass, DType dtype, bool exact) {
+                                     ConvPass pass, DType dtype, bool exact, bool training) {
   const Shape image = input.with_batch(1);
   const auto candidates = conv_candidates(geometry, image, pass, dtype, exact);
   const bool fewer =
@@ -228,7 +228,9 @@ const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& 
         }))->name);
   };
   const DType timed = narrow ? DType::kBFloat16 : DType::kFloat32;
-  request.measure = [&] { return measure(geometry, image, pass, timed, candidates); };
+  if (training) {
+    request.measure = [&] { return measure(geometry, image, pass, timed, candidates); };
+  }
   return *find_conv_engine(Autotuner::of(Autotuner::default_file()).choose(request).chosen);
 }
 

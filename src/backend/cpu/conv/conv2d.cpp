@@ -95,13 +95,14 @@ std::int64_t copied_images(const ConvGeometry& geometry, const Tensor& x, const 
 class CpuConvolutions::Parts {
  public:
   Parts(CpuConvolutions& of, const ConvGeometry& geometry, ConvPass pass, const Tensor& x,
-        const Tensor& y)
+        const Tensor& y, bool training = false)
       : of_(of),
         geometry_(geometry),
         pass_(pass),
         x_(x),
         y_(y),
-        engine_(of.cache_->engine(geometry, x.shape, pass, x.dtype)),
+        training_(training),
+        engine_(of.cache_->engine(geometry, x.shape, pass, x.dtype, training)),
         copies_(x.dtype != engine_.tensors),
         at_once_(copies_ ? copied_images(geometry, x, y, of.cpu_.threads()) : x.shape.batch()),
         count_((x.shape.batch() + at_once_ - 1) / at_once_) {}
@@ -158,7 +159,7 @@ class CpuConvolutions::Parts {
   }
   Convolution& convolution(std::int64_t images) const {
     return of_.cache_->get(geometry_, x_.shape.with_batch(images), pass_, engine_,
-                           of_.cpu_.threads());
+                           of_.cpu_.threads(), training_);
   }
   /// Of a part's copy.
   std::size_t copied(const Tensor& tensor) const {
@@ -174,6 +175,7 @@ class CpuConvolutions::Parts {
   const ConvGeometry& geometry_;
   const ConvPass pass_;
   const Tensor &x_, &y_;
+  const bool training_;  // whether it prepares one
   const ConvEngine& engine_;
   const bool copies_;
   const std::int64_t at_once_, count_;
@@ -197,7 +199,7 @@ void CpuConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& 
   if (backward) passes.push_back(ConvPass::kBackwardWeights);
   if (grad_input) passes.push_back(ConvPass::kBackwardData);
   for (const ConvPass pass : passes) {
-    std::size_t bytes = Parts(*this, geometry, pass, x, y).bytes();
+    std::size_t bytes = Parts(*this, geometry, pass, x, y, backward).bytes();
     if (!backward) bytes += normalization_bytes(geometry.out_channels);  // conv2d_inference
     cpu_.scratch(bytes);
   }

@@ -17,6 +17,10 @@ constexpr std::int64_t kFewestChannels = 8;
 
 bool always(const ConvGeometry&) { return true; }
 bool never(const ConvGeometry&) { return false; }
+/// Which oneDNN does as fast, but not with a BatchNorm in the same pass over memory.
+bool is_pointwise(const ConvGeometry& geometry) {
+  return geometry.kernel_h == 1 && geometry.kernel_w == 1;
+}
 bool of_any_image(const ConvGeometry&, const Shape&) { return true; }
 
 bool enough_channels(const ConvGeometry& geometry) {
@@ -76,7 +80,7 @@ constexpr ConvEngine matmul(const char* name) {
       .name = name,
       .can_compute = matmul_supports,
       .may_be_fastest = matmul_is_candidate<kLanes>,
-      .leads = never,
+      .leads = is_pointwise,
       .make = [](const ConvGeometry& geometry, const Shape& input,
                  int threads) { return make_matmul_convolution(geometry, input, threads, kLanes); },
       .fixed = kLanes == 8 ? of_any_image : nullptr};
