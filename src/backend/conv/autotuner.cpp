@@ -226,7 +226,9 @@ Choice Autotuner::decide(const ChoiceRequest& request) {
 
 std::vector<Choice> Autotuner::choices() const {
   const std::lock_guard lock(mutex_);
-  return choices_;
+  std::vector<Choice> all = choices_;
+  for (const auto& [problem, choice] : by_rule_) all.push_back(choice);
+  return all;
 }
 
 std::vector<std::pair<std::string, std::string>> Autotuner::kept(const std::string& machine) const {

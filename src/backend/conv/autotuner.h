@@ -94,8 +94,8 @@ class Autotuner {
   /// place of what was answered before: then both compute alike.
   void adopt(std::span<const Choice> choices);
 
-  /// What `choose` has answered in this process, in the order of the first questions; without
-  /// answers by rule to who did not ask the clock.
+  /// What `choose` has answered in this process, in the order of the first questions; answers by
+  /// rule to who did not ask the clock come last.
   std::vector<Choice> choices() const;
   /// What the file has for a machine, as (problem, implementation).
   std::vector<std::pair<std::string, std::string>> kept(const std::string& machine) const;
