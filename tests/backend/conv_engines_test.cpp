@@ -4,10 +4,12 @@
 #include <doctest/doctest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "backend/conv/autotuner.h"
+#include "backend/cpu/conv/cache.h"
 #include "backend/cpu/conv/choice.h"
 #include "backend/cpu/conv/dnnl.h"
 #include "backend/cpu/simd.h"
@@ -401,20 +403,35 @@ TEST_CASE("images of other sizes to evaluate are computed without a clock, and k
   CHECK(tuner.kept(conv_machine()).size() == 4);
 }
 
-TEST_CASE("convolutions of more sizes than are kept are made anew") {
+TEST_CASE("of convolutions of thousands of sizes a training's are kept, and others made anew") {
   const WithVariable rule("LOCKSTEP_AUTOTUNE", "");
-  const auto backend = make_backend(Device{}, 1);
   const ConvGeometry g = same_padding_conv(8, 8, 1, 1);
   const Values weight = random_values(g.weight_shape(), 2);
+  const auto backend = make_backend(Device{}, 1);
+  ConvCache cache(false);
+  const auto convolution = [&](const Shape& shape, bool training) -> Convolution& {
+    const ConvPass pass = ConvPass::kForward;
+    return cache.get(g, shape, pass, cache.engine(g, shape, pass, DType::kFloat32, training), 1,
+                     training);
+  };
   const auto compute = [&](const Shape& shape) {
     const Operand x(*backend, shape, random_values(shape, 1)), y(*backend, shape);
-    backend->convolutions().conv2d_forward(g, x.tensor(), weight.data(), nullptr, y.tensor());
+    Convolution& made = convolution(shape, false);
+    Values scratch(made.scratch_bytes(ConvPass::kForward, false) / sizeof(float) + 1);
+    made.forward(x.tensor(), weight.data(), nullptr, y.tensor(), scratch.data(), nullptr);
     return y.get();
   };
   const Shape trained{1, 2, 3, 8}, evaluated{1, 3, 2, 8};
-  backend->convolutions().prepare_conv2d(g, trained, DType::kFloat32, true, true);
+  const Convolution* kept = &convolution(trained, true);
   const Values first = compute(trained), second = compute(evaluated);
-  for (std::int64_t size = 0; size < 1500; ++size) compute({1, 4 + size / 40, 1 + size % 40, 8});
+  std::size_t most = 0;
+  for (std::int64_t size = 0; size < 1500; ++size) {
+    convolution({1, 4 + size / 40, 1 + size % 40, 8}, false);
+    most = std::max(most, cache.size());
+  }
+  CHECK(most < 1100);
+  CHECK(cache.size() > 400);  // the last ones
+  CHECK(&convolution(trained, false) == kept);
   CHECK(compute(trained) == first);
   CHECK(compute(evaluated) == second);
 }

@@ -2,6 +2,7 @@
 // The convolutions that a backend has made.
 
 #include <array>
+#include <cstddef>
 #include <list>
 #include <map>
 #include <memory>
@@ -27,6 +28,9 @@ class ConvCache {
   /// What it makes, prepared for the pass; created at the first call. Good until the next call.
   Convolution& get(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
                    const ConvEngine& engine, int threads, bool training = false);
+
+  /// How many it has made and not dropped.
+  std::size_t size() const { return entries_.size(); }
 
  private:
   struct Entry {

@@ -243,7 +243,7 @@ class MatmulConvolution final : public Convolution {
       float* memory = blocks + omp_get_thread_num() * kBlockRows * (apart(in_) + apart(out_));
       for (std::size_t i = 0; i < steps.size(); ++i) {
         const std::int64_t rows = images * steps[i].tap.pixels();
-        const std::int64_t size = block_rows(rows);
+        const std::int64_t size = even_block(rows, kBlockRows, threads_);
 #pragma omp for schedule(dynamic)
         for (std::int64_t begin = 0; begin < rows; begin += size) {
           multiply_block(steps[i], begin, size, rows, operands, packed_of(scratch, i), input,
@@ -254,12 +254,6 @@ class MatmulConvolution final : public Convolution {
   }
   float* packed_of(float* scratch, std::size_t step) const {
     return scratch + static_cast<std::int64_t>(step) * in_ * out_;
-  }
-
-  /// Rows of a block: as many blocks for each thread.
-  std::int64_t block_rows(std::int64_t rows) const {
-    const std::int64_t turns = (rows + threads_ * kBlockRows - 1) / (threads_ * kBlockRows);
-    return (rows + turns * threads_ - 1) / (turns * threads_);
   }
 
   template <class Input, class Finish>

@@ -1,5 +1,5 @@
 #pragma once
-// Channels in slices of nearly equal size.
+// Channels and rows in parts of nearly equal size.
 
 #include <algorithm>
 #include <cstdint>
@@ -7,6 +7,13 @@
 #include "backend/cpu/conv/products/products.h"
 
 namespace lockstep::matmul {
+
+/// The size of blocks of at most `most` rows such that each thread gets as many blocks. REQUIRES:
+/// there are rows.
+inline std::int64_t even_block(std::int64_t rows, std::int64_t most, int threads) {
+  const std::int64_t blocks = (rows + threads * most - 1) / (threads * most) * threads;
+  return (rows + blocks - 1) / blocks;
+}
 
 /// Channels [begin, begin + count), `padded` of them where they are multiplied.
 struct Slice {

@@ -48,15 +48,13 @@ inline std::int64_t tiles_per_block(std::int64_t points, std::int64_t channels, 
   return std::clamp<std::int64_t>(fit / group, fewest_groups, 32) * group;
 }
 
-/// Tiles per block of a convolution of `tiles` tiles by `threads` threads: as many blocks for each
-/// thread.
+/// Tiles per block of a convolution of `tiles` tiles by `threads` threads.
 inline std::int64_t convolution_block(std::int64_t points, std::int64_t in, std::int64_t out,
                                       std::int64_t group, std::int64_t tiles, int threads) {
   const std::int64_t kernel_bytes = points * in * out * std::int64_t{sizeof(float)};
   const std::int64_t fewest = kernel_bytes <= kCachedKernelBytes ? 2 : kLongBlockGroups;
   const std::int64_t most = tiles_per_block(points, in + out, kBlockBytes, group, fewest);
-  const std::int64_t turns = (tiles + threads * most - 1) / (threads * most);
-  return std::max<std::int64_t>((tiles + turns * threads - 1) / (turns * threads), 1);
+  return matmul::even_block(tiles, most, threads);
 }
 
 /// Channels, at most `lanes` and a multiple of `panel`, whose kernels of `depth` channels are
